@@ -10,6 +10,7 @@ mod testing;
 
 pub use choices::{ApprovalPolicy, DialectName, FeedName, IpcSocket, RevertPolicy, StandardReceipts, UpgradePolicy};
 pub use fleet::FleetConfig;
+pub(crate) use live::parse_endpoint;
 pub use live::{Endpoint, LiveConfig};
 pub use retired::RetiredSetting;
 pub use testing::{TestChainConfig, TxOrder};
@@ -22,7 +23,7 @@ use std::{
 };
 
 use alloy_primitives::Address;
-use clap::{Args as _, CommandFactory, FromArgMatches, Parser, error::ErrorKind};
+use clap::{Args as _, CommandFactory, FromArgMatches, Parser, error::ErrorKind, parser::ValueSource};
 
 use crate::{chain::ForkTime, ledger::Retention, nearest::nearest};
 
@@ -75,7 +76,7 @@ pub struct Config {
     pub log_json: bool,
 
     /// Begin with this genesis file in geth's format instead of the built-in devnet's.
-    #[arg(long, env = "PRESIM_GENESIS", value_name = "FILE", help_heading = "Source of state")]
+    #[arg(long, alias = "init", env = "PRESIM_GENESIS", value_name = "FILE", help_heading = "Source of state")]
     pub genesis: Option<PathBuf>,
     /// Import these blocks (consecutive RLP) on the genesis, each checked against its header. Needs --genesis.
     #[arg(long, env = "PRESIM_CHAIN", value_name = "FILE", help_heading = "Source of state")]
@@ -414,19 +415,30 @@ impl Config {
         if let Some(path) = config_path(&args) {
             command = with_file(command, &path, &mut retired)?;
         }
+        let of_testing = TestChainConfig::augment_args(clap::Command::new(""));
+        let of_testing: Vec<_> =
+            of_testing.get_arguments().filter_map(|arg| Some((arg.get_id(), arg.get_long()?))).collect();
         if !args.iter().any(|arg| arg == "--testing") {
-            let of_testing: Vec<_> = TestChainConfig::augment_args(clap::Command::new(""))
-                .get_arguments()
-                .map(clap::Arg::get_id)
-                .cloned()
-                .collect();
-            command = command.mut_args(|arg| if of_testing.contains(arg.get_id()) { arg.hide(true) } else { arg });
+            let is_of_testing = |arg: &clap::Arg| of_testing.iter().any(|(id, _)| *id == arg.get_id());
+            command = command.mut_args(|arg| if is_of_testing(&arg) { arg.hide(true) } else { arg });
         }
         let matches = command.clone().try_get_matches_from(args)?;
         let config = Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
+        let is_given =
+            |id: &str| matches!(matches.value_source(id), Some(ValueSource::CommandLine | ValueSource::EnvVariable));
+        let given = of_testing.iter().find(|(id, _)| is_given(id.as_str()));
+        if let Some((_, flag)) = given.filter(|_| !config.testing) {
+            let text = format!("--{flag} needs --testing: it is a setting of a chain that tests change");
+            return Err(command.error(ErrorKind::MissingRequiredArgument, text));
+        }
         let TestChainConfig { port, host, .. } = config.test_chain;
         let listen = (host.unwrap_or(config.listen.ip()), port.unwrap_or(config.listen.port())).into();
         Ok((Self { retired, listen, ..config }, matches, command))
+    }
+
+    /// Returns the names that --hardfork takes, as a phrase.
+    pub fn hardforks() -> String {
+        testing::hardfork_names()
     }
 
     /// Returns whether the built-in devnet has the trading world.

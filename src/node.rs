@@ -7,11 +7,13 @@ mod fleet;
 mod fleet;
 
 mod banner;
+mod fork;
 mod live;
 mod memory;
 mod parts;
 mod ports;
 mod start;
+mod state_cache;
 mod supervisor;
 mod vitals;
 
@@ -48,6 +50,7 @@ use self::{
     live::UpstreamParts,
     ports::Ports,
     start::{Beginning, Start, begin},
+    state_cache::StateCache,
 };
 use crate::{
     chain::TradingWorld,
@@ -144,7 +147,8 @@ impl Node {
         let ports = Ports::take(&config)?;
         let metrics = Metrics::default();
         ports.front.reason().set("it opens its store, and checks it");
-        let store = match &config.data_dir {
+        // A fork keeps what it has fetched, and nothing of its own.
+        let store = match config.data_dir.as_ref().filter(|_| config.test_chain.fork_url.is_none()) {
             Some(dir) => Store::open(&DataDir::open(dir, config.data_dir_shared)?, &metrics)?,
             None => Store::in_memory(&metrics)?,
         };
@@ -173,6 +177,7 @@ impl Node {
         let codes = Arc::new(CodeCache::new(config.code_cache));
         let beginning = Beginning { config: &config, codes: &codes, store: &store, metrics: &metrics, reason };
         let mut talking = None;
+        let mut cache = None;
         let (start, beside) = if let Some(servers) = &config.fleet.follow {
             let runtime = talking.insert(talking_threads("presim-fleet")?);
             (fleet::follow(beginning, servers, runtime)?, None)
@@ -180,7 +185,8 @@ impl Node {
             start::check_foreign(&store)?;
             let runtime = talking.insert(talking_threads("presim-upstream")?);
             let epoch = epoch::take(&store, 0, SystemClock::default().unix())?;
-            let (start, beside) = runtime.block_on(live::begin(endpoint, beginning, epoch))?;
+            let (start, beside, stored) = runtime.block_on(live::begin(endpoint, beginning, epoch))?;
+            cache = stored;
             let start = match &config.fleet.publish {
                 None => start.into(),
                 Some(servers) => runtime
@@ -191,6 +197,12 @@ impl Node {
                     .wrap_err_with(|| format!("--publish {servers}"))?,
             };
             (start, Some(Arc::new(beside)))
+        } else if let Some(endpoint) = &config.test_chain.fork_url {
+            let runtime = talking.insert(talking_threads("presim-upstream")?);
+            let epoch = epoch::take(&store, 0, SystemClock::default().unix())?;
+            let (start, stored) = runtime.block_on(fork::begin(endpoint, beginning, epoch))?;
+            cache = stored;
+            (start, None)
         } else if let Some(servers) = &config.fleet.publish {
             let runtime = talking.insert(talking_threads("presim-fleet")?);
             (fleet::publish(beginning, servers, runtime)?, None)
@@ -217,8 +229,22 @@ impl Node {
         let outbox =
             outbox.map(|(membership, runtime)| fleet::outbox(membership, runtime, drops.clone())).transpose()?;
         let contracts = info.contracts();
-        let parts =
-            Parts { ports, config, codes, start, beside, store, outbox, drops, keyed, access, metrics, contracts };
+        let cache = cache.map(Arc::new);
+        let parts = Parts {
+            ports,
+            config,
+            codes,
+            start,
+            beside,
+            cache,
+            store,
+            outbox,
+            drops,
+            keyed,
+            access,
+            metrics,
+            contracts,
+        };
         let mut node = Self::spawn(parts, info)?;
         node.beside = talking;
         Ok(node)
@@ -326,6 +352,7 @@ struct Parts {
     codes: Arc<CodeCache>,
     start: Start,
     beside: Option<Arc<UpstreamParts>>,
+    cache: Option<Arc<StateCache>>,
     store: Store,
     /// The outbox of sent transactions for the other nodes of a fleet.
     outbox: Option<Box<dyn TxOutbox>>,
@@ -345,7 +372,7 @@ struct Actors {
     workers: Vec<Addr<WorkerActor>>,
     feed: Addr<StateFeed>,
     feed_thread: Arbiter,
-    beside: Option<Arc<UpstreamParts>>,
+    cache: Option<Arc<StateCache>>,
     approvals: Arc<Approvals>,
     vitals: Vitals,
     socket: Option<ApprovalSocket>,
@@ -357,8 +384,21 @@ struct Actors {
 
 impl Actors {
     async fn start(parts: Parts) -> eyre::Result<Self> {
-        let Parts { ports, config, codes, start, beside, store, outbox, drops, keyed, access, metrics, contracts } =
-            parts;
+        let Parts {
+            ports,
+            config,
+            codes,
+            start,
+            beside,
+            cache,
+            store,
+            outbox,
+            drops,
+            keyed,
+            access,
+            metrics,
+            contracts,
+        } = parts;
         let Start { spec, snapshots, source, sinks, testing, accounts, fleet: membership, remote, .. } = start;
         let (executor, workers) = Executor::prepare(
             ExecutorConfig {
@@ -473,9 +513,11 @@ impl Actors {
             retention: Duration::from_secs(config.watch_keep_s),
         };
         let watches = Watches::new(limits, &executor, subscriptions.clone(), &metrics);
-        if let Some(beside) = &beside {
-            tokio::spawn(beside.clone().store_cache_regularly());
-            tokio::spawn(beside.clone().watch_forks());
+        if let Some(cache) = &cache {
+            tokio::spawn(cache.clone().store_regularly());
+        }
+        if let Some(beside) = beside {
+            tokio::spawn(beside.watch_forks());
         }
         let remote = remote.map(|fetcher| {
             tokio::spawn(live::show_remote(&metrics, snapshots.clone()));
@@ -514,7 +556,7 @@ impl Actors {
             workers,
             feed,
             feed_thread,
-            beside,
+            cache,
             approvals,
             vitals,
             socket,
@@ -545,8 +587,8 @@ impl Actors {
         self.feed_thread.stop();
         // The feed's thread holds the store until it has ended.
         let _ = tokio::task::spawn_blocking(|| self.feed_thread.join()).await;
-        if let Some(beside) = &self.beside {
-            beside.store_cache().await;
+        if let Some(cache) = &self.cache {
+            cache.store().await;
         }
     }
 }

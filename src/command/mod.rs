@@ -4,6 +4,7 @@
 mod answer;
 mod calls;
 mod error;
+mod fork;
 mod help;
 mod input;
 mod link;
@@ -30,7 +31,8 @@ use std::{ffi::OsString, io::Write, path::PathBuf};
 use clap::{CommandFactory, FromArgMatches, Subcommand, error::ErrorKind};
 
 use self::{
-    names::LazyLink, search::SearchArgs, simulate::SimulateArgs, trace::TraceArgs, wallet::WalletTask, watch::WatchArgs,
+    fork::ForkArgs, names::LazyLink, search::SearchArgs, simulate::SimulateArgs, trace::TraceArgs, wallet::WalletTask,
+    watch::WatchArgs,
 };
 use crate::config::Config;
 
@@ -82,6 +84,11 @@ enum QuestionTask {
 enum CommandTask {
     #[command(flatten)]
     Ask(QuestionTask),
+    /// Run a chain of one's own on the state of a node's chain, as --testing does from genesis.
+    ///
+    /// Blocks are mined here, on state that is fetched from URL as it is needed. Nothing that is sent here is forwarded there. Blocks
+    /// that are mined here have no state root.
+    Fork(ForkArgs),
     /// Approve or reject the batches and messages that wait in a node run with --wallet-approval ask; replace the
     /// transactions that wait on an upstream's chain.
     ///
@@ -106,7 +113,7 @@ pub fn print(task: PrintTask, out: &mut impl Write) -> Result<(), CommandError> 
 /// Returns the whole command line.
 fn command_line() -> clap::Command {
     let command = help::with_two_lengths(CommandTask::augment_subcommands(Config::command()));
-    state::with_state_flags(command)
+    fork::with_node_flags(state::with_state_flags(command))
 }
 
 impl Command {
@@ -127,6 +134,7 @@ impl Command {
                 let target = state::target(question.node(), &matches, &mut command)?;
                 Ok(Self::Ask(Box::new(AskTask { target, question })))
             }
+            CommandTask::Fork(args) => Ok(Self::Run(Box::new(fork::config(&args, &matches)?))),
             CommandTask::Print(task) => Ok(Self::Print(task)),
             CommandTask::Wallet(task) => match config.data_dir {
                 Some(data_dir) => Ok(Self::Wallet(data_dir, task)),

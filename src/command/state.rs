@@ -87,9 +87,9 @@ fn is_given(matches: &ArgMatches, id: &str) -> bool {
     matches.try_contains_id(id).is_ok() && matches.value_source(id) == Some(ValueSource::CommandLine)
 }
 
-/// Returns the settings of a node that serves the command alone.
-fn own(matches: &ArgMatches, asked: &ArgMatches, command: &mut clap::Command) -> Result<Config, clap::Error> {
-    let mut args = vec![OsString::from("presim")];
+/// Returns the settings of a node that are given on a command line, before the subcommand or after it, as flags.
+pub fn given_flags(matches: &ArgMatches, asked: &ArgMatches) -> Vec<OsString> {
+    let mut args = Vec::new();
     for flag in Config::command().get_arguments() {
         let (Some(long), id) = (flag.get_long(), flag.get_id().as_str()) else { continue };
         for matches in [matches, asked].into_iter().filter(|matches| is_given(matches, id)) {
@@ -108,6 +108,12 @@ fn own(matches: &ArgMatches, asked: &ArgMatches, command: &mut clap::Command) ->
             }
         }
     }
+    args
+}
+
+/// Returns the settings of a node that serves the command alone.
+fn own(matches: &ArgMatches, asked: &ArgMatches, command: &mut clap::Command) -> Result<Config, clap::Error> {
+    let args = [vec![OsString::from("presim")], given_flags(matches, asked)].concat();
     let logs = is_given(matches, "log") || is_given(asked, "log");
     let (mut config, ..) = Config::read(Config::command(), args)?;
     if config.feed.is_none() && config.live.upstream.is_none() {

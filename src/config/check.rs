@@ -52,7 +52,24 @@ impl Config {
         })
     }
 
+    /// Returns a setting that a genesis has, too, if one is given beside --genesis. On a fork the genesis has the rules alone.
+    fn set_of_genesis(&self) -> Option<&'static str> {
+        let chain = &self.test_chain;
+        let given = [
+            ("--chain-id", chain.chain_id.is_some()),
+            ("--gas-limit", chain.gas_limit.is_some()),
+            ("--disable-block-gas-limit", chain.disable_block_gas_limit),
+            ("--base-fee", chain.base_fee.is_some()),
+            ("--timestamp", chain.timestamp.is_some()),
+            ("--state", chain.state.is_some()),
+            ("--load-state", chain.load_state.is_some()),
+        ];
+        let applies = self.genesis.is_some() && chain.fork_url.is_none();
+        given.iter().find(|(_, given)| *given && applies).map(|(flag, _)| *flag)
+    }
+
     fn testing_problem(&self) -> Option<String> {
+        let is_fork = self.test_chain.fork_url.is_some();
         let has_sub_blocks = [
             ("--sub-block-ms", self.sub_block_ms.is_some()),
             ("--sub-blocks", self.sub_blocks.is_some()),
@@ -74,10 +91,22 @@ impl Config {
             )
         } else if self.sub_blocks.is_some() && self.feed() == FeedName::Devnet {
             conflict("--sub-blocks", "--block-time", "the interval and --sub-block-ms say how many there are")
-        } else if self.data_dir.is_some() {
+        } else if self.data_dir.is_some() && !is_fork {
             conflict("--testing", "--data-dir", "a chain that tests change is not kept")
         } else if self.live.upstream.is_some() {
-            conflict("--testing", "--upstream", "the chain goes on as the upstream's does")
+            "--testing and --upstream: the chain goes on as the upstream's does: `presim fork URL` builds on its state"
+                .to_owned()
+        } else if let Some(flag) = self.set_of_genesis() {
+            let why = "the genesis has it";
+            conflict("--genesis", flag, why)
+        } else if is_fork && self.feed() == FeedName::Static {
+            conflict("--fork-url", "--chain or --feed static", "a fork is built here")
+        } else if is_fork && self.traffic.is_some_and(|traffic| traffic > 0) {
+            conflict("--fork-url", "--traffic", "a fork has no background traffic")
+        } else if is_fork && self.test_chain.chain_id.is_some() {
+            conflict("--fork-url", "--chain-id", "a fork has the chain id of its upstream")
+        } else if self.genesis.is_some() && self.test_chain.hardfork.is_some() {
+            conflict("--genesis", "--hardfork", "the forks are those of the genesis")
         } else if self.chain.is_some() && self.feed() == FeedName::Devnet {
             conflict("--testing", "--chain with --feed devnet", "an imported chain is not changed")
         } else {
@@ -92,7 +121,11 @@ impl Config {
         Some(if !is_followed && live.flashblocks.is_some() {
             let why = "the node that has the state which they build on, and the blocks that they become";
             needs("--flashblocks", "--upstream", why)
-        } else if !is_followed && live.verify_proofs && self.fleet.follow.is_none() {
+        } else if !is_followed
+            && live.verify_proofs
+            && self.fleet.follow.is_none()
+            && self.test_chain.fork_url.is_none()
+        {
             let why = "the state of a chain that presim has itself needs no proofs";
             needs("--verify-proofs", "--upstream or --follow", why)
         } else if !is_followed {

@@ -147,7 +147,8 @@ impl LiveConfig {
     }
 }
 
-fn parse_endpoint(text: &str) -> Result<Endpoint, String> {
+/// Parses an endpoint: a URL, or the path of a socket.
+pub(crate) fn parse_endpoint(text: &str) -> Result<Endpoint, String> {
     let is_path = !text.contains("://") && (text.contains('/') || text.ends_with(".ipc"));
     if is_path {
         return Ok(Endpoint::Ipc(text.into()));

@@ -150,6 +150,15 @@ fn own_source(config: &Config) -> String {
         let stream = stream.map(|url| format!(", and the Flashblocks of {}", shown::url(url))).unwrap_or_default();
         return format!("follows the upstream {upstream}{stream}; state is fetched as requests need it");
     }
+    let chain = &config.test_chain;
+    if let Some(upstream) = &chain.fork_url {
+        let block =
+            chain.fork_block_number.map_or_else(|| "the newest block".to_owned(), |number| format!("block {number}"));
+        let mined = when_mined(config).unwrap_or_default();
+        return format!(
+            "fork of {upstream} at {block}{mined}; ephemeral; state is fetched as it is needed, and nothing is sent there"
+        );
+    }
     match config.feed() {
         FeedName::Devnet => {
             let kept = match &config.data_dir {
@@ -158,11 +167,8 @@ fn own_source(config: &Config) -> String {
                     "ephemeral, kept in memory only: it begins anew with each start (--data-dir keeps it)".to_owned()
                 }
             };
-            match (config.testing, config.interval(), config.no_mining) {
-                (true, None, false) => {
-                    format!("devnet under test: a block for each transaction, when it arrives; {kept}")
-                }
-                (true, None, true) => format!("devnet under test: blocks are mined on request (evm_mine); {kept}"),
+            match when_mined(config) {
+                Some(mined) if config.testing => format!("devnet under test{mined}; {kept}"),
                 _ => {
                     let every = config.sub_block().as_millis();
                     format!("devnet: a sub-block every {every} ms, {} to a block; {kept}", config.sub_blocks())
@@ -170,6 +176,15 @@ fn own_source(config: &Config) -> String {
             }
         }
         FeedName::Static => "the chain stands still".to_owned(),
+    }
+}
+
+/// Returns when a chain under test mines, as the end of a phrase; `None` on a chain that goes on by itself, unless it is a fork.
+fn when_mined(config: &Config) -> Option<String> {
+    match (config.interval(), config.no_mining) {
+        (None, false) => Some(": a block for each transaction, when it arrives".to_owned()),
+        (None, true) => Some(": blocks are mined on request (evm_mine)".to_owned()),
+        (Some(every), _) => config.test_chain.fork_url.is_some().then(|| format!(": a block every {every:?}")),
     }
 }
 

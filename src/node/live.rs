@@ -1,15 +1,18 @@
 //! The start on a live chain: the upstream's newest block, and the parts that follow it.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use alloy_eips::BlockNumberOrTag;
 use alloy_primitives::B256;
 use eyre::{WrapErr, bail, eyre};
 use tokio::time::Instant;
 
-use super::start::{Beginning, Start, read_genesis};
+use super::{
+    start::{Beginning, Start, read_genesis},
+    state_cache::StateCache,
+};
 use crate::{
-    chain::{BlockHashes, ChainSpec, Family, ForkTime, L1_BLOCK, set_forks},
+    chain::{BlockHashes, ChainSpec, Family, L1_BLOCK, set_forks},
     config::{Config, Endpoint},
     ledger::{FeedProblem, FeedState, Record, SnapshotId, Snapshots, Tags, Verified},
     objects,
@@ -19,7 +22,6 @@ use crate::{
         flashblocks::{self, FlashblockSequence},
     },
     state::{RemoteImage, RemoteSettings, RemoteState},
-    store::{DataDir, StoredImage, read_image},
     telemetry::Metrics,
     upstream::{
         AnnouncedReceipts, BlockName, Fetcher, FetcherConfig, Heads, Upstream, UpstreamBlock, UpstreamConfig,
@@ -28,11 +30,11 @@ use crate::{
 };
 
 /// The time that the upstream may take for the data without which nothing can be answered.
-const START_TIMEOUT: Duration = Duration::from_secs(30);
+pub const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// The step of the start before the upstream's first answer.
-const FIRST_ANSWER: &str = "it waits for the upstream's first answer";
+pub const FIRST_ANSWER: &str = "it waits for the upstream's first answer";
 /// The time-out of a wave that a request began.
-const WAVE_TIMEOUT: Duration = Duration::from_secs(10);
+pub const WAVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Values that may be fetched at once.
 const MAX_IN_FLIGHT: usize = 1 << 18;
 /// The most bytes of sub-blocks that wait for their parent, and of those that wait to be applied.
@@ -62,12 +64,6 @@ impl From<LiveStart> for Start {
 pub struct UpstreamParts {
     /// The upstream.
     pub upstream: Arc<Upstream>,
-    /// The cell into which its chain is read, whose newest block has the cache of its state.
-    pub followed: Arc<Snapshots>,
-    /// The directory in which the cache is stored, if it is.
-    pub directory: Option<DataDir>,
-    /// The digest of the image that was stored last.
-    stored: tokio::sync::Mutex<Option<B256>>,
     /// The rules of its chain.
     spec: ChainSpec,
     /// The time between two questions for its forks.
@@ -77,47 +73,12 @@ pub struct UpstreamParts {
 }
 
 impl UpstreamParts {
-    /// The time between two writes of the cache.
-    const STORE_INTERVAL: Duration = Duration::from_secs(60);
-
-    /// Stores the cache now, if it is to be stored and is another than the one that was stored last.
-    pub async fn store_cache(&self) {
-        let view = self.followed.load().latest().world.remote().cloned();
-        let (Some(dir), Some(view)) = (self.directory.clone(), view) else { return };
-        // Held throughout, so that the write when the node stops waits for one that is under way.
-        let mut stored = self.stored.lock().await;
-        let last = *stored;
-        let store = move || {
-            let image = StoredImage::new(&view.export());
-            if Some(image.digest()) != last {
-                image.write(&dir)?;
-            }
-            Ok::<_, io::Error>(image.digest())
-        };
-        match tokio::task::spawn_blocking(store).await {
-            Ok(Ok(digest)) => *stored = Some(digest),
-            Ok(Err(error)) => tracing::warn!(%error, "the cache of the upstream's state cannot be stored"),
-            // The panic is logged by the hook.
-            Err(_) => {}
-        }
-    }
-
     /// Asks the upstream for its forks at intervals, because it may be upgraded, until it has one that presim does not know.
     pub async fn watch_forks(self: Arc<Self>) {
         let mut ask = tokio::time::interval_at(tokio::time::Instant::now() + self.forks_every, self.forks_every);
         while self.upstream.newer_fork().is_none() {
             ask.tick().await;
             check_for_newer_forks(&self.upstream, &self.spec, Instant::now() + self.soon).await;
-        }
-    }
-
-    /// Stores the cache at intervals.
-    pub async fn store_cache_regularly(self: Arc<Self>) {
-        let mut ticks =
-            tokio::time::interval_at(tokio::time::Instant::now() + Self::STORE_INTERVAL, Self::STORE_INTERVAL);
-        loop {
-            ticks.tick().await;
-            self.store_cache().await;
         }
     }
 }
@@ -154,7 +115,7 @@ pub async fn begin(
     endpoint: &Endpoint,
     beginning: Beginning<'_>,
     epoch: u64,
-) -> eyre::Result<(LiveStart, UpstreamParts)> {
+) -> eyre::Result<(LiveStart, UpstreamParts, Option<StateCache>)> {
     let Beginning { config, codes, store, metrics, reason } = beginning;
     let dir = store.directory();
     let deadline = Instant::now() + START_TIMEOUT;
@@ -191,7 +152,7 @@ pub async fn begin(
     let spec = spec.with_block_time(between);
     let newest = head.hash();
     let most = (live.cache_mb as usize) << 20;
-    let image = dir.and_then(|dir| stored_image(dir, most));
+    let image = dir.and_then(|dir| StateCache::followed(dir, most));
     // The stored state can be advanced to the newest block by executing the blocks between, if they are not too many.
     let (head, image) = match image {
         Some(image) => match resume(&upstream, &image, &head, &spec, deadline).await {
@@ -254,20 +215,18 @@ pub async fn begin(
     };
     let beside = UpstreamParts {
         upstream: upstream.clone(),
-        followed: snapshots.clone(),
-        directory: dir.cloned(),
-        stored: tokio::sync::Mutex::default(),
         spec: spec.clone(),
         forks_every: Duration::from_secs(live.upstream_forks_s.into()),
         soon: 2 * live.timeout(),
     };
+    let cache = dir.map(|dir| StateCache::new(snapshots.clone(), dir.clone(), None));
     let source = LiveSource { spec: spec.clone(), upstream, fetcher, heads, flashblocks, limits };
-    Ok((LiveStart { spec, snapshots, source }, beside))
+    Ok((LiveStart { spec, snapshots, source }, beside, cache))
 }
 
 /// Checks that the upstream proves its state, without which no value of it would pass. An upstream that gives another answer than
 /// that it cannot may only be busy, or late.
-async fn check_proofs(upstream: &Upstream, hash: B256, deadline: Instant) -> eyre::Result<()> {
+pub async fn check_proofs(upstream: &Upstream, hash: B256, deadline: Instant) -> eyre::Result<()> {
     match upstream.has_proofs(hash, deadline).await {
         Ok(true) => {}
         Ok(false) => bail!(
@@ -286,16 +245,20 @@ fn gap(block_time: Duration) -> usize {
 
 /// Connects to the upstream at `endpoint`.
 pub async fn connect(endpoint: &Endpoint, config: &Config, metrics: &Metrics) -> eyre::Result<Arc<Upstream>> {
+    Ok(Arc::new(Upstream::connect(client_config(endpoint, config), metrics).await?))
+}
+
+/// Returns the settings of the client of the upstream at `endpoint`.
+pub fn client_config(endpoint: &Endpoint, config: &Config) -> UpstreamConfig {
     let live = &config.live;
-    let settings = UpstreamConfig {
+    UpstreamConfig {
         url: endpoint.url(),
         timeout: live.timeout(),
         concurrency: live.upstream_concurrency as usize,
         batch: live.upstream_batch as usize,
         max_response: (live.upstream_answers_mb as usize) << 20,
         jitter_seed: None,
-    };
-    Ok(Arc::new(Upstream::connect(settings, metrics).await?))
+    }
 }
 
 /// Returns the settings with which state is fetched.
@@ -325,7 +288,11 @@ async fn check_for_newer_forks(upstream: &Upstream, spec: &ChainSpec, deadline: 
 
 /// Reports at intervals why the upstream has not answered yet, in the log and as the `reason` why the node has not
 /// started.
-async fn report_while_waiting<T>(upstream: &Upstream, reason: &StartupReason, answer: impl Future<Output = T>) -> T {
+pub async fn report_while_waiting<T>(
+    upstream: &Upstream,
+    reason: &StartupReason,
+    answer: impl Future<Output = T>,
+) -> T {
     let mut answer = std::pin::pin!(answer);
     loop {
         match tokio::time::timeout(START_TIMEOUT / 15, &mut answer).await {
@@ -339,15 +306,6 @@ async fn report_while_waiting<T>(upstream: &Upstream, reason: &StartupReason, an
             },
         }
     }
-}
-
-/// Returns the stored cache of the upstream's state. If it is invalid, the state has to be fetched again, and nothing
-/// else is lost.
-fn stored_image(dir: &DataDir, most: usize) -> Option<RemoteImage> {
-    read_image(dir, most).unwrap_or_else(|error| {
-        tracing::warn!(%error, "the stored cache of the upstream's state is ignored");
-        None
-    })
 }
 
 /// Returns the block that an image is of, where the upstream's chain still has it, and not long before `head`.
@@ -370,12 +328,12 @@ async fn resume(
 
 /// Returns the rules of the upstream's chain: those of its genesis where one is given, else of the network that has
 /// this id, else those that are found out ([`unknown_chain`]).
-async fn chain(config: &Config, upstream: &Upstream, chain_id: u64, deadline: Instant) -> eyre::Result<ChainSpec> {
+pub async fn chain(config: &Config, upstream: &Upstream, chain_id: u64, deadline: Instant) -> eyre::Result<ChainSpec> {
     let block_time = config.block_time.unwrap_or(Duration::from_secs(1));
     let Some(path) = &config.genesis else {
         return match ChainSpec::known_with(chain_id, &config.fork) {
             Some(known) => known.wrap_err("--fork"),
-            None => unknown_chain(&config.fork, block_time, upstream, chain_id, deadline).await,
+            None => unknown_chain(config, block_time, upstream, chain_id, deadline).await,
         };
     };
     let (mut genesis, _) = read_genesis(path)?;
@@ -394,15 +352,17 @@ async fn chain(config: &Config, upstream: &Upstream, chain_id: u64, deadline: In
 /// Returns the rules of a chain that presim does not know by its id: of the forks that the upstream announces, or else Ethereum's
 /// up to a fork that is given.
 async fn unknown_chain(
-    forks: &[ForkTime],
+    config: &Config,
     block_time: Duration,
     upstream: &Upstream,
     chain_id: u64,
     deadline: Instant,
 ) -> eyre::Result<ChainSpec> {
     const GENESIS: &str = "--genesis, a genesis file in geth's format whose `config` has the chain's forks";
-    if upstream.has_code(L1_BLOCK, deadline).await.wrap_err("--upstream")? {
-        return Err(eyre!("--upstream: chain {chain_id} is not a known network of the OP stack: give {GENESIS}"));
+    let (forks, is_fork) = (&config.fork, config.test_chain.fork_url.is_some());
+    let flag = if is_fork { "--fork-url" } else { "--upstream" };
+    if upstream.has_code(L1_BLOCK, deadline).await.wrap_err(flag)? {
+        return Err(eyre!("{flag}: chain {chain_id} is not a known network of the OP stack: give {GENESIS}"));
     }
     let why = match upstream.forks(deadline).await {
         Ok(announced) => match ChainSpec::announced(chain_id, &announced, forks, block_time) {
@@ -420,9 +380,12 @@ async fn unknown_chain(
         tracing::info!("chain {chain_id} is not a known network: its rules are Ethereum's up to the forks of --fork");
         return spec.wrap_err("--fork");
     }
+    let cure = match is_fork {
+        true => format!("--hardfork NAME with the fork whose rules the block has ({})", Config::hardforks()),
+        false => "--fork NAME=0 for Ethereum's rules up to that fork (--fork prague=0)".to_owned(),
+    };
     Err(eyre!(
-        "--upstream: chain {chain_id} is not a known network, and the upstream does not tell its forks ({why}): give --fork NAME=0 for \
-         Ethereum's rules up to that fork (--fork prague=0), or {GENESIS}"
+        "{flag}: chain {chain_id} is not a known network, and the upstream does not tell its forks ({why}): give {cure}, or {GENESIS}"
     ))
 }
 

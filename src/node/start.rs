@@ -156,7 +156,7 @@ impl OwnChain {
                     }
                     snapshots.apply(first)?;
                 }
-                let source = DevnetSource { devnet, every: config.sub_block(), is_still: false };
+                let source = DevnetSource { devnet, every: config.sub_block(), is_still: false, remote: None };
                 (Some(source), funded(&accounts.users, &head))
             }
         };
@@ -225,18 +225,42 @@ pub fn begin(beginning: Beginning<'_>) -> eyre::Result<Start> {
     let (source, testing): (Box<dyn FeedSource>, _) = match devnet {
         None => (Box::new(Still), if config.testing { Testing::Static } else { Testing::Off }),
         Some(source) if config.testing => {
-            let mining = match (config.interval(), config.no_mining) {
-                (Some(interval), _) => Mining::Interval(interval),
-                (None, true) => Mining::OnRequest,
-                (None, false) => Mining::OnArrival,
-            };
             let (source, control) =
-                TestingSource::new(source, snapshots.load(), mining, codes.clone(), config.testing_limit);
+                TestingSource::new(source, snapshots.load(), mining(config), codes.clone(), config.testing_limit);
             (Box::new(source), Testing::Devnet(control))
         }
         Some(source) => (Box::new(source), Testing::Off),
     };
     Ok(Start { sinks, testing, accounts, builtin, trading, ..Start::of_foreign(spec, snapshots, source) })
+}
+
+/// Returns the occasions on which a chain under test mines.
+pub fn mining(config: &Config) -> Mining {
+    match (config.interval(), config.no_mining) {
+        (Some(interval), _) => Mining::Interval(interval),
+        (None, true) => Mining::OnRequest,
+        (None, false) => Mining::OnArrival,
+    }
+}
+
+/// Returns the rules that a chain under test lifts.
+pub fn lifted(config: &Config) -> LiftedRules {
+    let chain = &config.test_chain;
+    LiftedRules {
+        contracts_may_send: true,
+        any_tx_gas: (config.genesis.is_none() || chain.fork_url.is_some()) && !chain.enable_tx_gas_limit,
+        code_size: chain.code_size(),
+    }
+}
+
+/// Reads a state that a chain under test begins with.
+///
+/// # Errors
+///
+/// Returns an error that names the file if it cannot be read, or has no state.
+pub fn state_file(path: &Path) -> eyre::Result<StateFile> {
+    let file = || format!("the state {}", path.display());
+    StateFile::read(&std::fs::read(path).wrap_err_with(file)?).wrap_err_with(file)
 }
 
 /// Returns the rules of a chain whose newest block has this timestamp.
@@ -253,12 +277,7 @@ pub fn rules(config: &Config, identity: &ChainIdentity, timestamp: u64) -> eyre:
         spec = spec.with_block_time(prescribed);
     }
     if config.testing {
-        let chain = &config.test_chain;
-        spec = spec.with_lifted(LiftedRules {
-            contracts_may_send: true,
-            any_tx_gas: config.genesis.is_none() && !chain.enable_tx_gas_limit,
-            code_size: chain.code_size(),
-        });
+        spec = spec.with_lifted(lifted(config));
     }
     if let Some(world) = &identity.trading {
         spec = spec.with_wrapper(world.weth);
@@ -347,9 +366,7 @@ fn built_in_genesis(config: &Config, accounts: &DevAccounts, now: u64) -> eyre::
         genesis.alloc.entry(user.address()).or_default().balance = balance;
     }
     if let Some(path) = chain.loaded_state() {
-        let file = || format!("the state {}", path.display());
-        let state = StateFile::read(&std::fs::read(path).wrap_err_with(file)?).wrap_err_with(file)?;
-        genesis.alloc.extend(state.into_accounts());
+        genesis.alloc.extend(state_file(path)?.accounts());
     }
     Ok(genesis)
 }
@@ -433,7 +450,8 @@ fn check_same(config: &Config, codes: &CodeCache, store: &Store, identity: &Chai
     Ok(())
 }
 
-fn feed_state(config: &Config) -> FeedState {
+/// Returns the health with which the feed begins.
+pub fn feed_state(config: &Config) -> FeedState {
     match config.feed() {
         FeedName::Devnet if config.testing && config.interval().is_none() => FeedState::Static,
         FeedName::Devnet => FeedState::live(config.sub_block()),
@@ -465,15 +483,20 @@ fn file_hash(path: &Path, flag: &str) -> eyre::Result<B256> {
 }
 
 /// Accounts of the test mnemonic.
-struct DevAccounts {
+pub struct DevAccounts {
     /// The first accounts, or those of another mnemonic.
-    users: Vec<PrivateKeySigner>,
+    pub users: Vec<PrivateKeySigner>,
     /// The ten accounts of background traffic.
     traffic: Vec<PrivateKeySigner>,
 }
 
 impl DevAccounts {
-    fn derive(config: &Config) -> eyre::Result<Self> {
+    /// Derives the accounts.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error that names the flag if the mnemonic is invalid.
+    pub fn derive(config: &Config) -> eyre::Result<Self> {
         let chain = &config.test_chain;
         let users = world::signers_of(chain.mnemonic.as_deref(), chain.accounts.into());
         let has_traffic = config.genesis.is_some() || config.has_world();

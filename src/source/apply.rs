@@ -46,6 +46,15 @@ pub struct SubBlockStep {
     pub next: Applied,
 }
 
+impl SubBlockStep {
+    /// Takes the state of an upstream that was not known. Unless empty, everything else here is invalid.
+    pub fn take_missed(&mut self) -> Missed {
+        let mut missed = std::mem::take(&mut self.next.missed);
+        missed.extend(self.sealed.as_mut().map(|sealed| std::mem::take(&mut sealed.missed)).unwrap_or_default());
+        missed
+    }
+}
+
 impl From<SubBlockStep> for Record {
     fn from(SubBlockStep { sealed, next }: SubBlockStep) -> Self {
         match sealed {
@@ -218,6 +227,9 @@ pub enum Misfit {
     /// The block has not enough blob gas left.
     #[error("transaction {index} of the bundle: the block has not enough blob gas left")]
     Blobs { index: usize },
+    /// State of an upstream is not known, which the sub-block [has missed](SubBlock::has_missed).
+    #[error("transaction {index} of the bundle reads state that is not known")]
+    Unknown { index: usize },
 }
 
 impl SubBlock<'_> {
@@ -235,16 +247,19 @@ impl SubBlock<'_> {
         self.executor.overlay().has_missed()
     }
 
-    /// Executes a transaction at the end of the sub-block.
+    /// Executes a transaction at the end of the sub-block, and returns whether all the state that it reads is known. If not, it
+    /// changes nothing.
     ///
     /// # Errors
     ///
     /// Returns a [`BlockExecutionError`] if the transaction cannot be included, or not be executed here. It then changes
     /// nothing.
-    pub fn push(&mut self, tx: Recovered<ChainTx>) -> Result<(), BlockExecutionError> {
-        run_whole(&mut self.executor, &tx)?;
-        self.transactions.push(tx);
-        Ok(())
+    pub fn push(&mut self, tx: Recovered<ChainTx>) -> Result<bool, BlockExecutionError> {
+        let is_known = run_whole(&mut self.executor, &tx)?;
+        if is_known {
+            self.transactions.push(tx);
+        }
+        Ok(is_known)
     }
 
     /// Executes the transactions of a bundle at the end of the sub-block, one after the other, all or none of them. Only
@@ -269,7 +284,11 @@ impl SubBlock<'_> {
             if !has_time() {
                 return Err(Misfit::Late { ran: index });
             }
-            run_whole(&mut trial, tx).map_err(|error| Misfit::Invalid { index, error })?;
+            if !run_whole(&mut trial, tx).map_err(|error| Misfit::Invalid { index, error })? {
+                drop(trial);
+                self.executor.overlay().add_missed(overlay.take_missed());
+                return Err(Misfit::Unknown { index });
+            }
             if trial.progress().blob_gas > self.max_blob_gas {
                 return Err(Misfit::Blobs { index });
             }
@@ -279,7 +298,9 @@ impl SubBlock<'_> {
             }
         }
         for (index, tx) in bundle.into_iter().enumerate() {
-            self.push(tx).map_err(|error| Misfit::Invalid { index, error })?;
+            if !self.push(tx).map_err(|error| Misfit::Invalid { index, error })? {
+                return Err(Misfit::Unknown { index });
+            }
         }
         Ok(())
     }
@@ -290,9 +311,9 @@ fn check_executable(why: Option<Unexecutable>) -> Result<(), BlockExecutionError
     why.map_or(Ok(()), |why| Err(BlockExecutionError::msg(why)))
 }
 
-/// Executes a transaction of a block that is built here, unless presim cannot.
-fn run_whole(executor: &mut ChainExecutor<'_>, tx: &Recovered<ChainTx>) -> Result<(), BlockExecutionError> {
-    let ran = executor.execute_known(tx).map(|_| ());
+/// Executes a transaction of a block that is built here, unless presim cannot. Returns whether the state that it reads is known.
+fn run_whole(executor: &mut ChainExecutor<'_>, tx: &Recovered<ChainTx>) -> Result<bool, BlockExecutionError> {
+    let ran = executor.execute_known(tx);
     let why = executor.overlay().take_unexecutable();
     if why.is_some() {
         // The meter was stopped.
@@ -302,7 +323,8 @@ fn run_whole(executor: &mut ChainExecutor<'_>, tx: &Recovered<ChainTx>) -> Resul
 }
 
 /// Seals the block being built: withdrawals, requests, roots and hash. Returns the requests too (EIP-7685). Blocks
-/// before Shanghai have no `withdrawals`, and ignore them.
+/// before Shanghai have no `withdrawals`, and ignore them. On an upstream's state, of which only a part is known, the
+/// state root is zero.
 ///
 /// # Errors
 ///
@@ -322,8 +344,7 @@ pub fn seal(
     header.withdrawals_root = withdrawals_root(spec, &header, &world, withdrawals.as_ref());
     header.requests_hash = spec.is_prague_active_at_timestamp(header.timestamp).then(|| requests.requests_hash());
     header.block_access_list_hash = access_list.as_deref().map(compute_block_access_list_hash);
-    let local = world.local().ok_or_else(|| BlockExecutionError::msg("a block on an upstream's state has no root"))?;
-    header.state_root = local.state_root_in_parallel();
+    header.state_root = world.local().map_or(B256::ZERO, LocalWorld::state_root_in_parallel);
     let ommers = Vec::new();
     let sealed = SealedBlock::new(header, BlockBody { transactions, receipts, ommers, withdrawals, access_list });
     let mut hashes = on.hashes.clone();
@@ -450,7 +471,7 @@ fn run(
 
 /// Returns the `withdrawalsRoot` of a header on the state `world`: the root of its withdrawals from Shanghai on; on the
 /// OP stack from Isthmus on, the storage root of the contract for withdrawals to L1
-/// (<https://specs.optimism.io/protocol/isthmus/exec-engine.html>).
+/// (<https://specs.optimism.io/protocol/isthmus/exec-engine.html>), which is zero on an upstream's state.
 pub fn withdrawals_root(
     spec: &ChainSpec,
     header: &Header,
@@ -458,6 +479,7 @@ pub fn withdrawals_root(
     withdrawals: Option<&Withdrawals>,
 ) -> Option<B256> {
     if spec.has_op_fork(OpFork::Isthmus, header.timestamp) {
+        let Some(world) = world.local() else { return Some(B256::ZERO) };
         let passer = world.account(&L2_TO_L1_MESSAGE_PASSER_ADDRESS);
         return Some(passer.map_or(EMPTY_ROOT_HASH, |account| account.trie_account().storage_root));
     }

@@ -108,6 +108,14 @@ impl World {
         }
     }
 
+    /// Returns all accounts that are held here, in no particular order.
+    pub fn accounts(&self) -> impl Iterator<Item = (&Address, &Arc<Account>)> {
+        match self {
+            Self::Local(local) => local.accounts.iter(),
+            Self::Remote(remote) => remote.changed.iter(),
+        }
+    }
+
     /// Returns whether it is an upstream's state as that has it.
     pub fn is_unchanged_remote(&self) -> bool {
         matches!(self, Self::Remote(remote) if remote.changed.is_empty() && remote.gone.is_empty())

@@ -1,6 +1,10 @@
-//! The cached state of an upstream, kept in a file beside the store. Without the file the node fetches it again.
+//! The cached state of an upstream, kept in a file beside the store: that of the chain that is followed, and that of each block on
+//! which a fork began. Without the file the node fetches it again.
 
-use std::io::{self, ErrorKind, Read, Write};
+use std::{
+    fs,
+    io::{self, ErrorKind, Read, Write},
+};
 
 use alloy_primitives::{B256, keccak256};
 use rustix::fs::OFlags;
@@ -8,10 +12,35 @@ use rustix::fs::OFlags;
 use super::DataDir;
 use crate::state::RemoteImage;
 
-/// Name of the file in the data directory.
+/// Name of the file in the data directory, on a chain that is followed.
 pub const FILE: &str = "upstream-state.bin";
+
+/// Returns the name of the file in the data directory of a fork of this chain at the block with this hash.
+pub fn fork_file(chain_id: u64, hash: B256) -> String {
+    format!("fork-{chain_id}-{hash:x}.bin")
+}
+/// The blocks on which forks began whose state is kept.
+const KEPT_FORKS: usize = 16;
 /// First bytes of the file: kind and version. The keccak256 hash of the image and the image in RLP follow.
 const MAGIC: &[u8; 8] = b"presimU1";
+
+/// Deletes the images of forks but those that were written last.
+///
+/// # Errors
+/// Returns the system's error if the directory cannot be read, or a file not be deleted.
+pub fn drop_old_forks(dir: &DataDir) -> io::Result<()> {
+    let mut forks = Vec::new();
+    for entry in fs::read_dir(dir.path())? {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name.starts_with("fork-") && name.ends_with(".bin") {
+            forks.push((entry.metadata()?.modified()?, entry.path()));
+        }
+    }
+    forks.sort();
+    let old = forks.len().saturating_sub(KEPT_FORKS);
+    forks.into_iter().take(old).try_for_each(|(_, path)| fs::remove_file(path))
+}
 
 /// An image in the form in which it is stored.
 #[derive(Debug)]
@@ -32,31 +61,31 @@ impl StoredImage {
         self.digest
     }
 
-    /// Replaces the stored image atomically.
+    /// Replaces the image that is stored under `name` atomically.
     ///
     /// # Errors
     /// Returns the system's error if the file cannot be written, synced or moved into place.
-    pub fn write(&self, dir: &DataDir) -> io::Result<()> {
-        let fresh = format!("{FILE}.new");
+    pub fn write(&self, dir: &DataDir, name: &str) -> io::Result<()> {
+        let fresh = format!("{name}.new");
         let mut file = dir.create(&fresh)?;
         file.write_all(MAGIC)?;
         file.write_all(self.digest.as_slice())?;
         file.write_all(&self.encoded)?;
         file.sync_all()?;
-        dir.rename(&fresh, FILE)
+        dir.rename(&fresh, name)
     }
 }
 
-/// Returns the stored image, whose encoding may have at most `most` bytes, or `None` if there is none.
+/// Returns the image that is stored under `name`, whose encoding may have at most `most` bytes, or `None` if there is none.
 ///
 /// # Errors
 /// Returns an error of kind `InvalidData` if the file is damaged or of another version, else the system's error.
-pub fn read_image(dir: &DataDir, most: usize) -> io::Result<Option<RemoteImage>> {
-    let file = match dir.open_file(FILE, OFlags::RDONLY) {
+pub fn read_image(dir: &DataDir, name: &str, most: usize) -> io::Result<Option<RemoteImage>> {
+    let file = match dir.open_file(name, OFlags::RDONLY) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         file => file?,
     };
-    let damaged = |problem: String| io::Error::new(ErrorKind::InvalidData, format!("{FILE}: {problem}"));
+    let damaged = |problem: String| io::Error::new(ErrorKind::InvalidData, format!("{name}: {problem}"));
     let head = MAGIC.len() + B256::len_bytes();
     let mut bytes = Vec::new();
     file.take((head + most) as u64 + 1).read_to_end(&mut bytes)?;

@@ -189,6 +189,11 @@ impl Upstream {
         }
     }
 
+    /// Returns the URL without what may be secret.
+    pub fn shown_url(&self) -> String {
+        shown_url(&self.config.url)
+    }
+
     /// Subscribes to the newest blocks. The notifications end with the connection. Returns `None` if there are no subscriptions:
     /// over HTTP, without a connection, and where the upstream has rejected one on the same connection before.
     pub async fn subscribe_heads(&self, deadline: Instant) -> Option<mpsc::Receiver<Box<RawValue>>> {

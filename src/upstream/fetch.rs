@@ -14,6 +14,7 @@ use alloy_primitives::{
     B256, U256,
     map::{DefaultHashBuilder, HashSet},
 };
+use arc_swap::ArcSwapOption;
 use dashmap::{DashMap, Entry};
 use serde::Deserialize;
 use tokio::{runtime::Handle, sync::watch, time::Instant};
@@ -49,7 +50,7 @@ pub struct FetcherConfig {
 #[derive(Debug)]
 pub struct Fetcher {
     /// The upstream; `None` on a node that has state from its fleet alone.
-    upstream: Option<Arc<Upstream>>,
+    upstream: ArcSwapOption<Upstream>,
     /// The fleet's source, which is asked first for the state of the blocks that the fleet publishes.
     fleet: OnceLock<Arc<dyn StateSource>>,
     codes: Arc<CodeCache>,
@@ -116,7 +117,7 @@ impl Fetcher {
     pub fn proving(&self) -> Arc<Self> {
         let proofs = self.proofs.get_or_init(|| Arc::new(ProofStore::new())).clone();
         let config = FetcherConfig { verify_proofs: true, ..self.config };
-        let (upstream, codes) = (self.upstream.clone(), self.codes.clone());
+        let (upstream, codes) = (self.upstream(), self.codes.clone());
         let fetcher = Self::with(upstream, codes, config, self.waves.clone(), self.runtime.clone());
         Arc::new(Self { proofs: OnceLock::from(proofs), proves: true, ..fetcher })
     }
@@ -129,7 +130,7 @@ impl Fetcher {
         runtime: Handle,
     ) -> Self {
         Self {
-            upstream,
+            upstream: upstream.into(),
             fleet: OnceLock::new(),
             codes,
             config,
@@ -145,8 +146,15 @@ impl Fetcher {
     }
 
     /// Returns the upstream from which state is fetched, if this node has one.
-    pub const fn upstream(&self) -> Option<&Arc<Upstream>> {
-        self.upstream.as_ref()
+    pub fn upstream(&self) -> Option<Arc<Upstream>> {
+        self.upstream.load_full()
+    }
+
+    /// Fetches from another node of the same chain from here on. Returns the one before.
+    pub fn turn_to(&self, upstream: Arc<Upstream>) -> Option<Arc<Upstream>> {
+        self.no_access_lists.store(false, Relaxed);
+        self.by_number.store(false, Relaxed);
+        self.upstream.swap(Some(upstream))
     }
 
     /// Returns the threads on which state is fetched.
@@ -204,7 +212,7 @@ impl Fetcher {
         let problem = match tokio::time::timeout_at(deadline, all).await {
             Ok(problem) => problem,
             Err(_) => {
-                let cause = self.upstream.as_ref().and_then(|upstream| upstream.cause_of_delay());
+                let cause = self.upstream().and_then(|upstream| upstream.cause_of_delay());
                 Some(FetchError::Deadline(cause.map_or_else(String::new, |cause| format!(": {cause}"))))
             }
         };
@@ -242,10 +250,10 @@ impl Fetcher {
         wanted: impl Iterator<Item = Miss>,
         deadline: Instant,
     ) -> Result<ProvenState, FetchError> {
-        let (Some(upstream), Some(proofs)) = (&self.upstream, self.proofs.get()) else {
+        let (Some(upstream), Some(proofs)) = (self.upstream(), self.proofs.get()) else {
             return Err(FetchError::Unavailable("this node has no upstream that proves state".to_owned()));
         };
-        let header = self.header(upstream, view, deadline).await?;
+        let header = self.header(&upstream, view, deadline).await?;
         Ok(ProvenState { header, accounts: proofs.find(view.hash(), wanted) })
     }
 
@@ -326,14 +334,14 @@ impl Fetcher {
             Some(fleet) => fleet.fetch(view, misses, self.config.verify_proofs, deadline).await,
             None => Err(FetchError::Unavailable("the node has no upstream".to_owned())),
         };
-        match (&self.upstream, asked) {
+        match (self.upstream(), asked) {
             (_, Ok(held)) => Ok(held),
             (None, Err(error)) => Err(error),
             (Some(upstream), Err(error)) => {
                 if fleet.is_some() {
                     tracing::debug!(%error, "the upstream is asked for what the leader of the fleet does not give");
                 }
-                self.wave_of(upstream, view, misses, deadline).await
+                self.wave_of(&upstream, view, misses, deadline).await
             }
         }
     }
@@ -381,7 +389,7 @@ impl Fetcher {
 
     /// Returns the state that the upstream predicts for the calls in `hints`. Empty if the upstream has no prediction.
     async fn access_lists(&self, view: &RemoteView, hints: Option<Hints>, deadline: Instant) -> Vec<Miss> {
-        let (Some(hints), Some(upstream)) = (hints, &self.upstream) else { return Vec::new() };
+        let (Some(hints), Some(upstream)) = (hints, self.upstream()) else { return Vec::new() };
         let at = BlockId::Hash(RpcBlockHash { block_hash: view.hash(), require_canonical: Some(false) });
         let asks = hints.calls.iter().map(|call| Ask::<AccessListAnswer>::typed("eth_createAccessList", &(call, at)));
         let answers = upstream.all(asks.collect(), deadline).await;

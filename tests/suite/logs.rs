@@ -85,7 +85,7 @@ fn node_with(blocks: &[Vec<Topics>], flags: &[&str]) -> TestNode {
             })
             .collect();
         let extended = extend(&spec, &open, open.open.as_ref().expect("it is open"), |sub_block| {
-            transactions.into_iter().for_each(|tx| sub_block.push(tx.convert()).expect("it is included"));
+            transactions.into_iter().for_each(|tx| assert!(sub_block.push(tx.convert()).expect("it is included")));
         })
         .snapshot;
         let open = extended.open.as_ref().expect("it is open");

@@ -30,6 +30,7 @@ mod flashblocks;
 #[cfg(feature = "fleet")]
 mod fleet;
 mod floors;
+mod forking;
 mod forks;
 mod format;
 mod gasless;

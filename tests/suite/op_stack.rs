@@ -122,7 +122,9 @@ fn a_real_block_is_the_same_however_it_is_cut_into_sub_blocks() {
         for size in &sizes {
             let open = at.open.as_ref().unwrap();
             let grown = extend(&block.spec, &at, open, |sub_block| {
-                rest.by_ref().take(*size).for_each(|tx| sub_block.push(tx.clone()).expect("it is in the block"));
+                rest.by_ref()
+                    .take(*size)
+                    .for_each(|tx| assert!(sub_block.push(tx.clone()).expect("it is in the block")));
             });
             at = grown.snapshot;
         }

@@ -27,7 +27,7 @@ use presim::{
     },
     scheduler::{Executor, ExecutorConfig},
     state::{Fetched, RemoteSettings, RemoteState, RemoteView, World},
-    store::{DataDir, StoredImage, read_image},
+    store::{DataDir, StoredImage, UPSTREAM_FILE, read_image},
     telemetry::Metrics,
     upstream::{Fetcher, FetcherConfig, Upstream, UpstreamConfig, UpstreamState},
     watch::WatchLimits,
@@ -515,16 +515,16 @@ fn an_image_on_the_disk_is_what_was_written_or_nothing() {
     view.insert((0..9).map(slot));
     let dir = tempfile::tempdir().unwrap();
     let data = DataDir::open(dir.path(), false).unwrap();
-    assert_eq!(read_image(&data, 1 << 20).unwrap(), None);
+    assert_eq!(read_image(&data, UPSTREAM_FILE, 1 << 20).unwrap(), None);
     let image = view.export();
-    StoredImage::new(&image).write(&data).unwrap();
-    assert_eq!(read_image(&data, 1 << 20).unwrap(), Some(image));
-    assert!(read_image(&data, 10).unwrap_err().to_string().contains("longer than 10 bytes"));
+    StoredImage::new(&image).write(&data, UPSTREAM_FILE).unwrap();
+    assert_eq!(read_image(&data, UPSTREAM_FILE, 1 << 20).unwrap(), Some(image));
+    assert!(read_image(&data, UPSTREAM_FILE, 10).unwrap_err().to_string().contains("longer than 10 bytes"));
     let file = std::fs::read_dir(dir.path()).unwrap().next().unwrap().unwrap().path();
     let mut bytes = std::fs::read(&file).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
     std::fs::write(&file, &bytes).unwrap();
-    assert!(read_image(&data, 1 << 20).unwrap_err().to_string().contains("the checksum does not match"));
+    assert!(read_image(&data, UPSTREAM_FILE, 1 << 20).unwrap_err().to_string().contains("the checksum does not match"));
 }
 
 /// Returns the resident memory of this process in bytes.

@@ -11,7 +11,7 @@ use alloy_primitives::{Address, B256};
 use presim::{
     source::devnet::world::{dev_genesis, dev_signers},
     state::{RemoteSettings, RemoteState},
-    store::{DataDir, StoredImage, read_image},
+    store::{DataDir, StoredImage, UPSTREAM_FILE, read_image},
 };
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use serde_json::{Value, json};
@@ -394,10 +394,10 @@ async fn no_link_in_the_directory_is_followed() {
     for name in ["upstream-state.bin", "upstream-state.bin.new"] {
         std::os::unix::fs::symlink(&target, dir.path().join(name)).unwrap();
     }
-    assert!(read_image(&data, 1 << 20).is_err_and(|error| error.to_string().contains("is a link")));
+    assert!(read_image(&data, UPSTREAM_FILE, 1 << 20).is_err_and(|error| error.to_string().contains("is a link")));
     let image = RemoteState::begin(RemoteSettings::of_bytes(1 << 20), 1, B256::ZERO).export();
-    StoredImage::new(&image).write(&data).unwrap();
-    assert_eq!(read_image(&data, 1 << 20).unwrap(), Some(image));
+    StoredImage::new(&image).write(&data, UPSTREAM_FILE).unwrap();
+    assert_eq!(read_image(&data, UPSTREAM_FILE, 1 << 20).unwrap(), Some(image));
     assert_eq!(fs::read(&target).unwrap(), b"precious");
 }
 

@@ -8,6 +8,7 @@ use std::{
 
 use alloy_eips::{eip7840::BlobParams, eip7910::SystemContract};
 use alloy_genesis::ChainConfig;
+use alloy_hardforks::EthereumHardfork;
 use alloy_primitives::Address;
 use revm::{
     precompile::{PrecompileSpecId, Precompiles},
@@ -19,7 +20,7 @@ use super::network::{Network, Rules, all_from_genesis};
 use crate::chain::{
     ChainSpec, ChainSpecError, Family,
     ForkName::{self, *},
-    ForkTime, set_forks,
+    ForkTime, set_forks, set_newest_fork,
 };
 
 /// The forks that `eth_config` covers and presim executes, oldest first, without those that change blob parameters alone.
@@ -50,6 +51,11 @@ struct AnnouncedFork {
 }
 
 impl AnnouncedForks {
+    /// Returns the time since which the active fork is, in Unix seconds.
+    pub const fn active_since(&self) -> u64 {
+        self.current.activation_time
+    }
+
     /// Returns the times of the forks.
     pub fn times(&self) -> impl Iterator<Item = u64> {
         [Some(&self.current), self.next.as_ref(), self.last.as_ref()]
@@ -148,6 +154,23 @@ impl ChainSpec {
         let mut config = ethereum(chain_id);
         announced.write(&mut config)?;
         Some(set_forks(&mut config, forks).and_then(|()| Self::new(config, block_time)))
+    }
+
+    /// Returns Ethereum's rules up to the fork `newest`, with `forks` at other times.
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of [`set_forks`] and [`new`](Self::new).
+    pub fn up_to(
+        chain_id: u64,
+        newest: EthereumHardfork,
+        forks: &[ForkTime],
+        block_time: Duration,
+    ) -> Result<Self, ChainSpecError> {
+        let mut config = ethereum(chain_id);
+        set_newest_fork(&mut config, newest);
+        set_forks(&mut config, forks)?;
+        Self::new(config, block_time)
     }
 
     /// Returns Ethereum's rules up to the newest of `forks` that is active from genesis, as its time 0 says, and from there on

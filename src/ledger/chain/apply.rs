@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{
-    BlockChanges, Chain, Unfit,
+    BlockChanges, Chain, Origin, Unfit,
     changes::{ChangesAhead, difference},
 };
 use crate::{
@@ -83,7 +83,7 @@ impl Chain {
                 self.push(Arc::new(then.newest.copy().stamped(stamp)));
             }
             Record::Tags(tags) => {
-                self.tags = Some(tags);
+                self.origin = Origin::Upstream(tags);
                 self.drop_final();
             }
             Record::Feed(feed) => self.feed = feed,

@@ -29,14 +29,14 @@ impl Chain {
     /// Returns the blocks that are retained with their transactions, receipts and logs. Genesis may be another one.
     pub fn retained_bodies(&self) -> RetainedBlocks {
         let pruned = self.pruned();
-        let bare = self.blocks.iter().rev().find(|(_, block)| self.tags.is_some() && block.is_bare());
+        let bare = self.blocks.iter().rev().find(|(_, block)| self.is_upstreams() && block.is_bare());
         let oldest = match bare {
             Some((bare, _)) => bare + 1,
             None if pruned.is_empty() => pruned.start.saturating_sub(1),
             None => pruned.end,
         };
         // An upstream's blocks are retained as long as their states.
-        let window = if self.tags.is_some() { self.kept.blocks as u64 } else { self.kept.history };
+        let window = if self.is_upstreams() { self.kept.blocks as u64 } else { self.kept.history };
         RetainedBlocks { oldest, window: Some(window).filter(|blocks| *blocks < u64::MAX) }
     }
 
@@ -61,10 +61,14 @@ impl Chain {
     ///
     /// # Errors
     ///
-    /// Returns [`UnknownBlock::History`] if a block was pruned; on an upstream's chain, [`UnknownBlock::Pruned`] if the
-    /// range begins before the oldest known block, or [`UnknownBlock::Bare`] if only a block's header is known.
+    /// Returns [`UnknownBlock::History`] if a block was pruned; [`UnknownBlock::Pruned`] if the range begins before the oldest
+    /// known block of an upstream's chain, or of a fork of it; on an upstream's chain, [`UnknownBlock::Bare`] if only a block's
+    /// header is known.
     pub fn has_blocks(&self, from: u64, to: u64) -> Result<(), UnknownBlock> {
-        if self.tags.is_none() {
+        if let Some(oldest) = self.forked_at().filter(|oldest| from < *oldest) {
+            return Err(UnknownBlock::Pruned { number: from, oldest });
+        }
+        if !self.is_upstreams() {
             let (pruned, first) = (self.pruned(), from.max(self.pruned().start));
             let reaches = pruned.contains(&first) && first <= to;
             return if reaches { Err(UnknownBlock::History { number: first, oldest: pruned.end }) } else { Ok(()) };
@@ -84,9 +88,9 @@ impl Chain {
 
     /// Returns the reason why only the header of block `number` is known.
     pub fn no_body(&self, number: u64) -> UnknownBlock {
-        match self.tags {
-            Some(_) => UnknownBlock::Bare { number },
-            None => UnknownBlock::History { number, oldest: self.oldest_history() },
+        match self.is_upstreams() {
+            true => UnknownBlock::Bare { number },
+            false => UnknownBlock::History { number, oldest: self.oldest_history() },
         }
     }
 
@@ -108,7 +112,7 @@ impl Chain {
         let first_kept = (self.head().number() + 1).saturating_sub(kept);
         for _ in 0..PRUNED_AT_ONCE {
             let number = self.oldest_history();
-            let Some(block) = self.blocks.get(&number).filter(|_| self.tags.is_none() && number < first_kept) else {
+            let Some(block) = self.blocks.get(&number).filter(|_| !self.is_upstreams() && number < first_kept) else {
                 return;
             };
             let block = block.clone();

@@ -43,8 +43,8 @@ pub struct Chain {
     kept: Retention,
     /// The snapshot right after the newest canonical block. Complete pre-confirmed blocks on it are not canonical yet.
     latest: Arc<Snapshot>,
-    /// The upstream's tags; `None` on presim's own chain, where every sealed block is final.
-    tags: Option<Tags>,
+    /// The builder of its blocks.
+    origin: Origin,
     /// Recent snapshots by their ids.
     recent: imbl::OrdMap<u64, Arc<Snapshot>>,
     /// The snapshot right after each sealed block, with no block open.
@@ -68,6 +68,17 @@ pub struct Chain {
     late: imbl::OrdMap<u64, LateBlock>,
     /// The newest blocks that are no longer canonical, in the order in which they were abandoned.
     abandoned: imbl::Vector<Arc<SealedBlock>>,
+}
+
+/// The builder of a chain's blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Origin {
+    /// presim, from genesis on. Every sealed block is final.
+    Own,
+    /// presim, on this block of an upstream's, which is the oldest that is retained. Every sealed block is final.
+    Fork(u64),
+    /// An upstream, which has told these tags.
+    Upstream(Tags),
 }
 
 /// The upstream's `safe` and `finalized` blocks, by number.
@@ -126,7 +137,7 @@ impl Chain {
             last: first.id,
             returns: 0,
             latest: first.clone(),
-            tags: None,
+            origin: Origin::Own,
             feed,
             caught_up: None,
             kept,
@@ -144,6 +155,12 @@ impl Chain {
         };
         chain.add_block(&first);
         chain
+    }
+
+    /// Makes the chain one that is built here on its oldest block, which is an upstream's.
+    #[must_use]
+    pub fn forked(self) -> Self {
+        Self { origin: Origin::Fork(self.oldest_state()), ..self }
     }
 
     /// Adds blocks before the first, whose states are unknown, each with the hashes of its transactions.
@@ -222,7 +239,7 @@ impl Chain {
             }
         }
         // Blocks from before an image, of which only the headers are known.
-        while self.tags.is_some() && self.blocks.len() > self.kept.blocks {
+        while self.is_upstreams() && self.blocks.len() > self.kept.blocks {
             let oldest = self.blocks.get_min().map(|(_, block)| block.clone());
             let Some(oldest) = oldest.filter(|oldest| oldest.number() < self.oldest_state()) else { break };
             self.put_away(&oldest);
@@ -323,7 +340,7 @@ impl Chain {
     /// Stops retaining the state after `block`, and its body if the archive has it. An upstream's block is removed as a
     /// whole.
     fn put_away(&mut self, block: &SealedBlock) {
-        if self.tags.is_some() {
+        if self.is_upstreams() {
             self.forget_transactions(block);
             self.numbers.remove(&block.hash());
             self.provisional.remove(block.number()..=block.number());

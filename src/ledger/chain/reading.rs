@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use alloy_primitives::B256;
 
-use super::{Chain, Tags};
+use super::{Chain, Origin, Tags};
 use crate::{
     chain::SealedBlock,
     ledger::{Block, FeedLag, FeedProblem, FeedState, KnownBlock, Selector, Snapshot, SnapshotId, UnknownBlock},
@@ -68,9 +68,25 @@ impl Chain {
         self.sealed.get(&number)
     }
 
-    /// Returns the upstream's tags; `None` on presim's own chain.
+    /// Returns the upstream's tags; `None` on a chain that presim builds.
     pub const fn tags(&self) -> Option<Tags> {
-        self.tags
+        match self.origin {
+            Origin::Upstream(tags) => Some(tags),
+            Origin::Own | Origin::Fork(_) => None,
+        }
+    }
+
+    /// Returns whether an upstream builds the chain.
+    pub(super) const fn is_upstreams(&self) -> bool {
+        matches!(self.origin, Origin::Upstream(_))
+    }
+
+    /// Returns the number of the upstream's block on which presim builds the chain; `None` on any other chain.
+    pub const fn forked_at(&self) -> Option<u64> {
+        match self.origin {
+            Origin::Fork(number) => Some(number),
+            Origin::Own | Origin::Upstream(_) => None,
+        }
     }
 
     /// Returns the number of the oldest block whose state is kept.
@@ -81,7 +97,7 @@ impl Chain {
     /// Returns the number of the newest block that the upstream calls final. `None` if it has told none, and on a chain of
     /// presim's own, whose blocks are all final.
     pub fn finalized(&self) -> Option<u64> {
-        self.tags?.finalized
+        self.tags()?.finalized
     }
 
     /// Returns the newest canonical block.
@@ -93,12 +109,12 @@ impl Chain {
     fn tagged(&self, tag: Selector) -> Result<u64, UnknownBlock> {
         let newest = self.head().number();
         let known = |number: Option<u64>| number.ok_or(UnknownBlock::Untagged { tag: tag.into() });
-        match (tag, self.tags) {
-            (Selector::Safe, Some(tags)) => known(tags.safe),
-            (Selector::Finalized, Some(tags)) => known(tags.finalized),
-            // An upstream's blocks are known from the one at which presim began to follow.
-            (Selector::Earliest, Some(_)) => Ok(0),
-            (Selector::Earliest, None) => Ok(self.blocks.get_min().map_or(0, |(number, _)| *number)),
+        match (tag, self.origin) {
+            (Selector::Safe, Origin::Upstream(tags)) => known(tags.safe),
+            (Selector::Finalized, Origin::Upstream(tags)) => known(tags.finalized),
+            // An upstream's blocks are known from the one at which presim began.
+            (Selector::Earliest, Origin::Upstream(_) | Origin::Fork(_)) => Ok(0),
+            (Selector::Earliest, Origin::Own) => Ok(self.blocks.get_min().map_or(0, |(number, _)| *number)),
             // Blocks that presim seals are never reverted.
             _ => Ok(newest),
         }

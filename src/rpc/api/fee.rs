@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::{Example, Method, Query};
 use crate::{
-    ledger::{Block, KnownBlock, Selector},
+    ledger::{Block, KnownBlock, Selector, UnknownBlock},
     rpc::{
         json::{
             self, Lookup, Object,
@@ -155,11 +155,13 @@ impl Method for GetFeeHistory {
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let (percentiles, newest, published) = (self.percentiles()?, Selector::from(self.newest), run.published);
+        let unknown = |number| UnknownBlock::Pruned { number, oldest: published.oldest_state() };
         let Some(last) = backend.find(published, newest)? else {
             let head = published.head().number();
             return Err(RpcError::new(
                 -32000,
                 match newest {
+                    Selector::Number(number) if number <= head => return Err(unknown(number).into()),
                     Selector::Number(number) => {
                         format!("params[1]: request beyond head block: requested {number}, head {head}")
                     }
@@ -168,18 +170,23 @@ impl Method for GetFeeHistory {
             ));
         };
         let number = last.number();
-        // The range must not begin before the earliest block.
-        let earliest = published.find(Selector::Earliest)?.map_or(0, |first| first.number());
+        // The range must not begin before the earliest block; on a fork, not before the block on which it began.
+        let earliest = match published.forked_at() {
+            Some(fork) => fork,
+            None => published.find(Selector::Earliest)?.map_or(0, |first| first.number()),
+        };
         let count = self.count.0.min(MAX_BLOCKS).min(number - earliest + 1);
         let first = number + 1 - count;
         let sealed_end = if last.is_open() { number.saturating_sub(1) } else { number };
         // Without percentiles, headers are enough, and they outlast the bodies of pruned blocks.
-        let blocks: Vec<KnownBlock> = (count > 0)
-            .then(|| (first..=sealed_end).filter_map(|number| published.sealed_block(number)).map(KnownBlock::Sealed))
+        let sealed = |number| published.sealed_block(number).map(KnownBlock::Sealed).ok_or_else(|| unknown(number));
+        let blocks: Result<Vec<KnownBlock>, UnknownBlock> = (count > 0)
+            .then(|| (first..=sealed_end).map(sealed))
             .into_iter()
             .flatten()
-            .chain((count > 0 && last.is_open()).then(|| last.clone()))
+            .chain((count > 0 && last.is_open()).then(|| Ok(last.clone())))
             .collect();
+        let blocks = blocks?;
         let mut reward = |known: &KnownBlock, percentiles: &[f64]| -> Result<Vec<u128>> {
             // Checks the deadline, because sorting the transactions of a thousand blocks takes long.
             run.meter.check()?;

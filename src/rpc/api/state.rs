@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use alloy_eips::RpcBlockHash;
+use alloy_eips::{BlockId, RpcBlockHash};
 use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
 use revm::state::AccountInfo;
 use schemars::JsonSchema;
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Example, Method, Query};
 use crate::{
-    ledger::Selector,
+    ledger::{Selector, UnknownBlock},
     rpc::{
         json::{
             self, Lookup, Object,
@@ -23,7 +23,7 @@ use crate::{
         },
         run::{Backend, Run, remote::StateCompletion, request::Request},
     },
-    state::{Account, FetchError},
+    state::{Account, FetchError, RemoteView},
     upstream::Ask,
 };
 
@@ -261,16 +261,32 @@ impl Query for GetProof {
 ///
 /// # Errors
 ///
-/// Returns an error if the state has changes that are in no canonical block, or the upstream's error.
+/// Returns an error if the state has changes that are in no block of the upstream's, or the upstream's error.
 pub async fn forward_proof(remote: &StateCompletion, request: &Request, out: &mut Vec<u8>) -> Result<()> {
     let wanted = GetProof::parse(&request.params, request.caller.dialect)?;
-    let snapshot = request.published.select(wanted.selector())?;
-    let view = snapshot.world.remote().filter(|_| snapshot.world.is_unchanged_remote());
-    let Some(view) = view else {
-        let text = "the state has changes that no block has yet: there is no proof of it: expected a block";
-        return Err(RpcError::new(-32000, text));
+    let published = &request.published;
+    let at = match (published.select(wanted.selector()), published.forked_at()) {
+        (Ok(snapshot), fork) => {
+            // A fork's first state has accounts that were set here, of which its block knows nothing.
+            let is_theirs = |view: &&RemoteView| match fork {
+                Some(_) => snapshot.open.is_none() && snapshot.head_hash() == view.hash(),
+                None => snapshot.world.is_unchanged_remote(),
+            };
+            let Some(view) = snapshot.world.remote().filter(is_theirs) else {
+                let text = match fork {
+                    Some(fork) => format!(
+                        "blocks that are mined here have no state root, and no proofs: expected block {fork}, or one before"
+                    ),
+                    None => "the state has changes that no block has yet: there is no proof of it: expected a block"
+                        .to_owned(),
+                };
+                return Err(RpcError::new(-32000, text));
+            };
+            BlockId::Hash(RpcBlockHash { block_hash: view.hash(), require_canonical: Some(false) })
+        }
+        (Err(UnknownBlock::Pruned { number, .. }), Some(_)) => BlockId::number(number),
+        (Err(error), _) => return Err(error.into()),
     };
-    let at = RpcBlockHash { block_hash: view.hash(), require_canonical: Some(false) };
     let ask = Ask::forwarded("eth_getProof", &(wanted.address, wanted.slots, at));
     let proof = remote.upstream()?.one(ask, request.ticket.deadline().into()).await.map_err(FetchError::from)?;
     out.extend_from_slice(proof.get().as_bytes());

@@ -115,21 +115,26 @@ impl RequestRunner {
         request: Request,
     ) -> Result<Vec<u8>> {
         let mut out = begin(&request.id, "result");
-        match request.method.upstream {
-            UpstreamUse::Proves => state::forward_proof(remote, &request, &mut out).await?,
-            UpstreamUse::Sends => {
+        let fork = request.published.forked_at();
+        match (request.method.upstream, fork) {
+            (UpstreamUse::Proves, _) => state::forward_proof(remote, &request, &mut out).await?,
+            (UpstreamUse::Sends, None) => {
                 let SendRaw { transaction } = params::parse(&request.params, request.caller.dialect)?;
                 json::data(&mut out, remote.send_on(&transaction.0, &request).await?.as_slice());
             }
-            UpstreamUse::IfUnknown | UpstreamUse::Unasked => match self.run(run, request.clone()).await {
-                Ok((Lookup::Nothing, _)) if !self.backend.withholds(&request) => {
-                    self.forward(remote, &request, &mut out).await?;
+            (UpstreamUse::Sends | UpstreamUse::IfUnknown | UpstreamUse::Unasked, _) => {
+                let own = match self.run(run, request.clone()).await {
+                    Ok((Lookup::Nothing, own)) if !self.backend.withholds(&request) => Ok(own),
+                    // An upstream knows nothing of snapshots.
+                    Err(error @ RpcError::UnknownBlock(UnknownBlock::Snapshot { .. })) => return Err(error),
+                    Err(error @ RpcError::UnknownBlock(_)) => Err(error),
+                    answered => return answered.map(|(_, answer)| answer),
+                };
+                match fork {
+                    Some(fork) => return self.ask_of_past(remote, run, request, fork, own).await,
+                    None => self.forward(remote, &request, &mut out).await?,
                 }
-                // An upstream knows nothing of snapshots.
-                Err(error @ RpcError::UnknownBlock(UnknownBlock::Snapshot { .. })) => return Err(error),
-                Err(RpcError::UnknownBlock(_)) => self.forward(remote, &request, &mut out).await?,
-                answered => return answered.map(|(_, answer)| answer),
-            },
+            }
         }
         Ok(out)
     }

@@ -200,7 +200,7 @@ pub const ALL: &[MethodRoute] = &numbered([
     MethodRoute::change::<changes::MoveClock, i64>("evm_increaseTime"),
     MethodRoute::change::<changes::SetClock, ()>("anvil_setNextBlockTimestamp"),
     MethodRoute::change::<changes::SetClock, ()>("evm_setNextBlockTimestamp"),
-    MethodRoute::run::<describe::NodeInfo>("anvil_nodeInfo", Inline).scope(MethodScope::TestedDevnet),
+    MethodRoute::serve::<describe::NodeInfo>("anvil_nodeInfo", Inline).scope(MethodScope::TestedDevnet),
     MethodRoute::serve::<describe::Metadata>("anvil_metadata", Inline).scope(MethodScope::TestedDevnet),
     MethodRoute::serve::<describe::Metadata>("hardhat_metadata", Inline).scope(MethodScope::TestedDevnet),
     MethodRoute::run::<drop::SetMinGasPrice>("anvil_setMinGasPrice", Inline).scope(MethodScope::TestedDevnet),

@@ -81,7 +81,7 @@ impl StateCompletion {
     /// # Errors
     ///
     /// Returns -32000 on a node that has none.
-    pub fn upstream(&self) -> Result<&Arc<Upstream>> {
+    pub fn upstream(&self) -> Result<Arc<Upstream>> {
         let text = "only an upstream can answer this, and this node of the fleet has none (--upstream): ask the leader";
         self.fetcher.upstream().ok_or_else(|| RpcError::new(-32000, text))
     }

@@ -118,7 +118,8 @@ impl RequestRunner {
     ///
     /// # Errors
     ///
-    /// Returns the error of the work, of the executor that rejects or stops it, of a fetch, or of the commit.
+    /// Returns the error of the work, of the executor that rejects or stops it, of a fetch, or of the commit; -32000 if a chain under
+    /// test cannot mine the transactions now.
     pub async fn run_step<T: Send + 'static>(
         self: &Arc<Self>,
         target: RunTarget,
@@ -133,7 +134,11 @@ impl RequestRunner {
         wait_durable(commit, &ticket).await?;
         if sends && let Some(block) = self.pool().on_arrival.newest() {
             // The transaction is acknowledged, mined in time or not.
-            let _ = tokio::time::timeout_at(ticket.deadline().into(), block.mined()).await;
+            let mined = tokio::time::timeout_at(ticket.deadline().into(), block.mined()).await;
+            if let Ok(Some(reason)) = mined {
+                let text = format!("the transaction waits in the pool, and cannot be mined now: {reason}");
+                return Err(RpcError::new(-32000, text));
+            }
         }
         Ok((done, out))
     }

@@ -19,7 +19,7 @@ use tokio::time::{MissedTickBehavior, interval_at};
 
 use super::{
     Feed, FeedSource,
-    apply::{Applied, SubBlock, SubBlockStep, extend, next_header, open_block_with, seal},
+    apply::{Applied, Misfit, SubBlock, SubBlockStep, extend, next_header, open_block_with, seal},
 };
 use crate::clock::{BlockClock, Clock};
 use crate::{
@@ -27,6 +27,8 @@ use crate::{
     ledger::{Chain, FeedProblem, FeedState, OpenBlock, Snapshot},
     pool::{BlockFees, Pool},
     publish::Unpublished,
+    state::{FetchError, Held, Missed},
+    upstream::Fetcher,
 };
 
 /// The fields of blocks that do not follow from the chain.
@@ -56,11 +58,13 @@ struct Filling {
     most: usize,
     /// Whether transactions that cannot be mined leave the pool.
     drops: bool,
+    /// Whether state is missing already, so that the run only looks for what else is.
+    is_trial: bool,
 }
 
 impl Filling {
     /// All transactions.
-    const ALL: Self = Self { most: usize::MAX, drops: true };
+    const ALL: Self = Self { most: usize::MAX, drops: true, is_trial: false };
 }
 
 /// The builder of the devnet's snapshots.
@@ -107,6 +111,18 @@ impl Devnet {
     /// Moves the clock of the blocks to `timestamp`, in Unix seconds.
     pub fn set_time(&mut self, timestamp: u64) {
         self.clock.move_to(timestamp);
+    }
+
+    /// Begins on a block with this timestamp and fee recipient. The receiver of fees is that of the block unless it is set.
+    pub fn begin_at(&mut self, timestamp: u64, fee_recipient: Address) {
+        self.clock = BlockClock::new(self.clock.source());
+        self.clock.move_to(timestamp);
+        self.fields = BlockFields::new(fee_recipient);
+    }
+
+    /// Chooses the gas limit and the base fee of the first block, if they are given.
+    pub const fn choose_first(&mut self, gas_limit: Option<u64>, base_fee: Option<u64>) {
+        (self.fields.gas_limit, self.fields.base_fee) = (gas_limit, base_fee);
     }
 
     /// Sets the interval between sub-blocks, and their number in a block.
@@ -192,6 +208,9 @@ impl Devnet {
             return Ok(None);
         }
         let last = self.open_and_fill(chain.latest(), pool, Filling { most: 1, ..Filling::ALL })?;
+        if !last.missed.is_empty() {
+            return Ok(Some(SubBlockStep { sealed: None, next: last }));
+        }
         let has_mined = last.snapshot.open.as_ref().is_some_and(|open| !open.transactions.is_empty());
         has_mined.then(|| self.end_block(last)).transpose()
     }
@@ -219,8 +238,11 @@ impl Devnet {
         self.clock.reopen();
         let opened = self.open(latest)?;
         let Some(open) = &opened.snapshot.open else { return Ok(opened) };
+        // One wave fetches the transactions' state with that of the system calls.
+        let filling = Filling { is_trial: !opened.missed.is_empty(), ..filling };
         let mut filled = self.fill(&opened.snapshot, open, pool, filling);
         filled.snapshot.path.splice(..0, opened.snapshot.path);
+        filled.missed.extend(opened.missed);
         Ok(filled)
     }
 
@@ -244,7 +266,7 @@ impl Devnet {
         extend(&self.spec, on, open, |sub_block: &mut SubBlock<'_>| {
             let mut bundled = B256Set::default();
             for bundle in pool.bundles.for_block(open.header.number, open.header.timestamp) {
-                if !has_time_for_bundles() {
+                if !has_time_for_bundles() || filling.is_trial {
                     break;
                 }
                 give_way();
@@ -252,6 +274,8 @@ impl Devnet {
                 let transactions = bundle.transactions.iter().map(|tx| tx.clone().convert()).collect();
                 match sub_block.push_all(transactions, |hash| bundle.may_revert(hash), has_time_for_bundles) {
                     Ok(()) => bundled.extend(bundle.transactions.iter().map(|tx| *tx.tx_hash())),
+                    // The sub-block is filled again when the state is known.
+                    Err(Misfit::Unknown { .. }) => return,
                     Err(reason) => {
                         tracing::debug!(hash = %bundle.hash, %reason, "a bundle does not fit");
                         bundle.record_misfit(&reason);
@@ -271,10 +295,13 @@ impl Devnet {
                     continue;
                 }
                 match sub_block.push(Recovered::clone(tx).convert()) {
-                    Ok(()) => {
+                    Ok(true) => {
                         best.included(ready);
                         left -= 1;
                     }
+                    // The sub-block is filled again when the state is known.
+                    Ok(false) => return,
+                    Err(_) if filling.is_trial => return,
                     Err(reason) if !filling.drops => {
                         tracing::debug!(hash = %tx.tx_hash(), %reason, "a transaction cannot be in the draft");
                     }
@@ -298,7 +325,9 @@ impl Devnet {
 
     /// Seals the block whose last sub-block is `last`, and opens the next one.
     fn end_block(&mut self, last: Applied) -> Result<SubBlockStep, BlockExecutionError> {
-        let Some(open) = &last.snapshot.open else { return Ok(SubBlockStep { sealed: None, next: last }) };
+        let Some(open) = last.snapshot.open.as_ref().filter(|_| last.missed.is_empty()) else {
+            return Ok(SubBlockStep { sealed: None, next: last });
+        };
         let (mut sealed, _) = seal(&self.spec, &last.snapshot, open, Withdrawals::default())?;
         self.fields = BlockFields::new(self.fields.fee_recipient);
         let next = self.open(&sealed.snapshot)?;
@@ -322,6 +351,17 @@ pub struct DevnetSource {
     pub every: Duration,
     /// Whether blocks are made only as clients ask, or send transactions.
     pub is_still: bool,
+    /// The source of the state that the chain builds on, if that is an upstream's.
+    pub remote: Option<RemoteBase>,
+}
+
+/// The source of an upstream's state.
+#[derive(Clone, Debug)]
+pub struct RemoteBase {
+    /// Fetches the state.
+    pub fetcher: Arc<Fetcher>,
+    /// The time that the state which a block reads next may take.
+    pub timeout: Duration,
 }
 
 impl FeedSource for DevnetSource {
@@ -345,17 +385,22 @@ type Step = fn(&mut Devnet, &Chain, &Pool) -> Result<Option<SubBlockStep>, Block
 impl DevnetSource {
     /// Builds and publishes the next sub-block.
     pub async fn go_on(&mut self, feed: &mut Feed) {
-        self.go_on_by(feed, |devnet, chain, pool| devnet.step(chain.settled(), pool).map(Some)).await;
+        // The feed says why it cannot go on.
+        let _ = self.go_on_by(feed, |devnet, chain, pool| devnet.step(chain.settled(), pool).map(Some)).await;
     }
 
     /// Builds and publishes what `step` gives. Returns whether something was published.
-    pub(super) async fn go_on_by(&mut self, feed: &mut Feed, step: Step) -> bool {
+    ///
+    /// # Errors
+    ///
+    /// Returns a [`DevnetError`] if nothing can be published.
+    pub(super) async fn go_on_by(&mut self, feed: &mut Feed, step: Step) -> Result<bool, DevnetError> {
         let began = Instant::now();
         let published = self.publish_next(feed, step).await;
         if matches!(published, Ok(false)) {
-            return false;
+            return published;
         }
-        if let Err(error) = published {
+        if let Err(error) = &published {
             feed.pool.drop_own();
             let is_other = match error.problem() {
                 // The trouble of this node's disk is no change of the chain.
@@ -366,7 +411,7 @@ impl DevnetSource {
             if is_other {
                 tracing::error!(%error, "the devnet cannot continue");
             }
-            return false;
+            return published;
         }
         feed.pool.advance();
         if feed.status.is_degraded() {
@@ -374,7 +419,7 @@ impl DevnetSource {
             self.set_state(feed, self.health()).await;
         }
         feed.count(began);
-        true
+        published
     }
 
     /// Returns the health of a feed that goes on.
@@ -389,13 +434,47 @@ impl DevnetSource {
         is_other
     }
 
+    /// Returns what `step` gives when all the state that it reads is known.
+    ///
+    /// # Errors
+    ///
+    /// Returns a [`DevnetError`] if a system call fails, or the state is still unknown after the time that it may take.
+    pub async fn build(
+        &mut self,
+        step: impl Fn(&mut Devnet) -> Result<Option<SubBlockStep>, BlockExecutionError>,
+    ) -> Result<Option<SubBlockStep>, DevnetError> {
+        // Held to the end, so that each round can only miss what no round before it has fetched.
+        let mut held = Held::default();
+        loop {
+            let before = (self.devnet.clock.clone(), self.devnet.fields);
+            let Some(mut step) = step(&mut self.devnet)? else { return Ok(None) };
+            let missed = step.take_missed();
+            if missed.is_empty() {
+                return Ok(Some(step));
+            }
+            (self.devnet.clock, self.devnet.fields) = before;
+            held.extend(self.fetch(&missed).await?);
+        }
+    }
+
+    /// Fetches state that was missed.
+    ///
+    /// # Errors
+    ///
+    /// Returns a [`FetchError`] if it is still unknown after the time that it may take.
+    pub(super) async fn fetch(&self, missed: &Missed) -> Result<Held, FetchError> {
+        let RemoteBase { fetcher, timeout } = self.remote.as_ref().ok_or(FetchError::Local)?;
+        fetcher.fetch(missed, None, tokio::time::Instant::now() + *timeout).await
+    }
+
     /// Builds and publishes what `step` gives. Returns whether that is something.
     async fn publish_next(&mut self, feed: &mut Feed, step: Step) -> Result<bool, DevnetError> {
         if let Some(failure) = feed.failure() {
             // The sub-block could not be written, and subscribers would hear of transactions that never come.
             return Err(failure.into());
         }
-        let Some(step) = step(&mut self.devnet, &feed.snapshots.load(), &feed.pool)? else { return Ok(false) };
+        let (chain, pool) = (feed.snapshots.load(), feed.pool.clone());
+        let Some(step) = self.build(|devnet| step(devnet, &chain, &pool)).await? else { return Ok(false) };
         if let Some(sealed) = &step.sealed {
             let head = &sealed.snapshot.head;
             tracing::debug!(number = head.number(), hash = %head.hash(), "sealed");
@@ -408,19 +487,26 @@ impl DevnetSource {
 
 /// The reason why nothing can be published.
 #[derive(Debug, thiserror::Error)]
-enum DevnetError {
+pub enum DevnetError {
+    /// A system call fails.
     #[error(transparent)]
     Execution(#[from] BlockExecutionError),
+    /// A sink cannot commit.
     #[error(transparent)]
     Unpublished(#[from] Unpublished),
+    /// The upstream's state is not known.
+    #[error(transparent)]
+    State(#[from] FetchError),
 }
 
 impl DevnetError {
-    /// Returns the problem of the feed; `None` if another node of the fleet leads now, which is none.
+    /// Returns the problem of the feed; `None` if another node of the fleet leads now, or the upstream of a fork does not answer,
+    /// which are none.
     const fn problem(&self) -> Option<FeedProblem> {
         match self {
             Self::Execution(_) => Some(FeedProblem::Execution),
             Self::Unpublished(error) => error.problem(),
+            Self::State(_) => None,
         }
     }
 }

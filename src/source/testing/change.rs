@@ -6,7 +6,12 @@ use alloy_eips::BlockNumHash;
 use alloy_primitives::{Address, B256, Bytes, U256};
 use tokio::sync::{mpsc, oneshot};
 
-use super::state_file::StateFile;
+use super::{
+    super::devnet::DevnetError,
+    fork::{ForkError, ForkTarget},
+    state_file::StateFile,
+};
+use crate::state::FetchError;
 
 /// Changes that may wait for the writer of snapshots.
 const WAITING: usize = 64;
@@ -40,8 +45,9 @@ pub enum ChainChange {
         /// The number of blocks.
         blocks: u64,
     },
-    /// Returns to the beginning, without the transactions that wait and the states that were saved.
-    Reset,
+    /// Returns to the beginning, or begins on a block of an upstream's, without the transactions that wait and the states that were
+    /// saved.
+    Reset(Option<ForkTarget>),
     /// Moves the clock forward, by seconds.
     MoveClock(u64),
     /// Moves the clock to this time, in Unix seconds. The next block is later.
@@ -138,9 +144,28 @@ pub enum ChangeError {
     /// As many changes as may wait are waiting.
     #[error("too busy: {WAITING} changes of the chain wait already")]
     Busy,
+    /// The chain does not begin on an upstream's block.
+    #[error("this chain is no fork: start one with `presim fork URL`")]
+    NoFork,
+    /// The chain cannot begin on this block of an upstream's.
+    #[error(transparent)]
+    Fork(#[from] ForkError),
+    /// The state that a block reads is an upstream's, and is not known.
+    #[error(transparent)]
+    State(#[from] FetchError),
     /// The feed has failed or the node stops.
     #[error("the devnet cannot continue: search the log for the reason")]
     Failed,
+}
+
+impl From<DevnetError> for ChangeError {
+    fn from(error: DevnetError) -> Self {
+        match error {
+            DevnetError::State(error) => Self::State(error),
+            // The feed is degraded for it.
+            DevnetError::Execution(_) | DevnetError::Unpublished(_) => Self::Failed,
+        }
+    }
 }
 
 /// The way to the client that waits for a change.

@@ -1,6 +1,7 @@
 //! The devnet under the control of its clients (`--testing`): blocks, state and time as tests need them.
 
 mod change;
+pub mod fork;
 pub mod state_file;
 
 pub use self::change::{AccountEdit, ChainChange, ChainControl, ChangeError, ChangeOutcome, FieldChoice, Mining};
@@ -12,7 +13,6 @@ use std::{
 };
 
 use alloy_eips::BlockNumHash;
-use alloy_genesis::GenesisAccount;
 use alloy_primitives::{B256, Bytes};
 use futures::{FutureExt, future::LocalBoxFuture};
 use tokio::{
@@ -20,7 +20,10 @@ use tokio::{
     time::{Interval, MissedTickBehavior, interval_at},
 };
 
-use self::change::Answer;
+use self::{
+    change::Answer,
+    fork::{ForkTarget, Forking},
+};
 use super::{
     Feed, FeedSource,
     devnet::{BlockFields, Devnet, DevnetSource},
@@ -29,7 +32,7 @@ use crate::{
     clock::BlockClock,
     ledger::{Chain, OpenBlock, Record, Snapshot},
     publish::Unpublished,
-    state::{CodeCache, Overlay},
+    state::{CodeCache, Held, Overlay},
 };
 
 /// The latest time to which the clock can be set, in Unix seconds: any number of blocks can follow.
@@ -37,6 +40,9 @@ const LATEST_TIME: u64 = i64::MAX as u64;
 
 /// The time that the transactions of a block may take which is mined on request or on arrival.
 const MOST_TIME: Duration = Duration::from_secs(60);
+
+/// The time after which what could not be mined is tried again.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A devnet that runs by itself, and as its clients ask.
 #[derive(Debug)]
@@ -55,6 +61,10 @@ pub struct TestingSource {
     first: SavedChain,
     /// A random name of the chain since it last began.
     instance: B256,
+    /// Whether what has become ready could not be taken up.
+    is_stuck: bool,
+    /// The means to begin on another block; `None` on a chain that is no fork.
+    forking: Option<Forking>,
 }
 
 /// A state to return to.
@@ -90,9 +100,17 @@ impl TestingSource {
                 next_id: 0,
                 first,
                 instance: B256::random(),
+                is_stuck: false,
+                forking: None,
             },
             control,
         )
+    }
+
+    /// Returns the source of a chain that began on an upstream's block, and that can begin on another.
+    #[must_use]
+    pub fn forked(self, forking: Forking) -> Self {
+        Self { forking: Some(forking), ..self }
     }
 
     /// Builds and publishes the next sub-block.
@@ -129,14 +147,7 @@ impl TestingSource {
             ChainChange::Edit(edit) => self.edit(feed, edit).await?,
             ChainChange::Load(file) => {
                 let codes = self.codes.clone();
-                self.change_state(feed, move |overlay| {
-                    for (address, GenesisAccount { balance, nonce, code, storage, .. }) in file.into_accounts() {
-                        overlay.set(address, Some(balance), nonce, Some(codes.chain(code.unwrap_or_default())));
-                        let storage = storage.into_iter().flatten().map(|(key, value)| (key.into(), value.into()));
-                        overlay.set_slots(address, &storage.collect::<Vec<_>>());
-                    }
-                })
-                .await?;
+                self.change_state(feed, move |overlay| file.set_in(overlay, &codes)).await?;
             }
             ChainChange::Choose(choice) => self.choose(feed, choice).await?,
             ChainChange::SetTimestampInterval(interval) => {
@@ -150,7 +161,7 @@ impl TestingSource {
             ChainChange::Save => return Ok(ChangeOutcome::Saved(self.save(feed))),
             ChainChange::Return(id) => return Ok(ChangeOutcome::Found(self.return_to(feed, id))),
             ChainChange::RollBack { blocks } => self.roll_back(feed, blocks).await?,
-            ChainChange::Reset => self.reset(feed),
+            ChainChange::Reset(target) => self.reset(feed, target).await?,
             ChainChange::MoveClock(seconds) => {
                 // Blocks that were mined within a second are ahead of the clock.
                 let now = self.devnet.devnet.clock.now().max(feed.snapshots.newest().header().timestamp);
@@ -200,8 +211,8 @@ impl TestingSource {
 
     /// Seals the block being built with what waits in the pool, and opens the next one.
     async fn end_block(&mut self, feed: &mut Feed) -> Result<(), ChangeError> {
-        self.devnet.go_on_by(feed, |devnet, chain, pool| devnet.block(chain, pool).map(Some)).await;
-        if feed.status.is_degraded() { Err(ChangeError::Failed) } else { Ok(()) }
+        self.devnet.go_on_by(feed, |devnet, chain, pool| devnet.block(chain, pool).map(Some)).await?;
+        Ok(())
     }
 
     /// Mines on these occasions from now on, and what waits already if it is on arrival.
@@ -233,24 +244,30 @@ impl TestingSource {
     /// Takes up what has become ready, or has left: mines each transaction in a block of its own, or drafts the next block of all.
     async fn follow(&mut self, feed: &mut Feed) -> Result<(), ChangeError> {
         let ready = *feed.pool.on_arrival.subscribe().borrow();
+        let followed = self.take_up(feed).await;
+        self.is_stuck = followed.is_err();
+        match &followed {
+            Ok(()) => feed.pool.on_arrival.mined_to(ready),
+            Err(error) => feed.pool.on_arrival.stuck(ready, error),
+        }
+        followed
+    }
+
+    async fn take_up(&mut self, feed: &mut Feed) -> Result<(), ChangeError> {
         match self.mining {
-            Mining::Interval(_) => return Ok(()),
+            Mining::Interval(_) => {}
             Mining::OnArrival => {
-                while self.devnet.go_on_by(feed, Devnet::arrival).await {
+                while self.devnet.go_on_by(feed, Devnet::arrival).await? {
                     // The thread also runs the actor of the feed.
                     tokio::task::yield_now().await;
                 }
             }
             Mining::OnRequest if !feed.pool.is_empty() => {
-                self.devnet.go_on_by(feed, Devnet::draft).await;
+                self.devnet.go_on_by(feed, Devnet::draft).await?;
             }
             Mining::OnRequest if feed.snapshots.newest().is_draft() => self.reopen(feed).await?,
             Mining::OnRequest => {}
         }
-        if feed.status.is_degraded() {
-            return Err(ChangeError::Failed);
-        }
-        feed.pool.on_arrival.mined_to(ready);
         Ok(())
     }
 
@@ -265,8 +282,8 @@ impl TestingSource {
     /// Opens the block being built again, which has no transactions.
     async fn reopen(&mut self, feed: &mut Feed) -> Result<(), ChangeError> {
         let began = Instant::now();
-        self.devnet.devnet.clock.reopen();
-        let next = self.open(feed.snapshots.load().latest())?;
+        let published = feed.snapshots.load();
+        let next = self.open(published.latest()).await?;
         publish(feed, Record::SubBlock(next)).await?;
         feed.count(began);
         Ok(())
@@ -299,12 +316,27 @@ impl TestingSource {
         Ok(())
     }
 
-    /// Returns to the beginning.
-    fn reset(&mut self, feed: &mut Feed) {
+    /// Returns to the beginning, or begins on another block of an upstream's.
+    async fn reset(&mut self, feed: &mut Feed, target: Option<ForkTarget>) -> Result<(), ChangeError> {
+        match (&self.forking, target) {
+            (_, None) => {}
+            (None, Some(target)) if target == ForkTarget::default() => {}
+            (None, Some(_)) => return Err(ChangeError::NoFork),
+            (Some(forking), Some(target)) => {
+                let begun = Arc::new(forking.begin_again(target).await?);
+                let head = begun.head().header.inner();
+                self.devnet.devnet.begin_at(head.timestamp, head.beneficiary);
+                self.first = SavedChain::of(&self.devnet.devnet, begun);
+            }
+        }
         self.saved.clear();
         self.instance = B256::random();
         feed.pool.withdraw(|_| true);
         self.go_back_to(feed, self.first.clone());
+        if feed.snapshots.newest().open.is_none() {
+            self.reopen(feed).await?;
+        }
+        Ok(())
     }
 
     /// Sets the timestamp of the next block. If the block being built has transactions, which have seen its time, it is
@@ -329,7 +361,7 @@ impl TestingSource {
             return self.end_block(feed).await;
         }
         let began = Instant::now();
-        let next = self.open(published.latest())?;
+        let next = self.open(published.latest()).await?;
         publish(feed, Record::SubBlock(next)).await?;
         feed.count(began);
         Ok(())
@@ -344,7 +376,7 @@ impl TestingSource {
                 let has = overlay.balance_and_nonce(edit.address).0;
                 (!edit.credit.is_zero()).then(|| has.saturating_add(edit.credit))
             });
-            overlay.set(edit.address, balance, edit.nonce, code);
+            overlay.set(edit.address, balance, edit.nonce, code.clone());
             if let Some((slot, value)) = edit.slot {
                 overlay.set_slot(edit.address, slot, value);
             }
@@ -355,18 +387,25 @@ impl TestingSource {
     /// Changes the state after the newest block, and opens the next block on it. The newest block keeps its state root, and the
     /// next one's has the change. If the block being built has transactions, which have run on the state before, it is
     /// sealed first.
-    async fn change_state(&mut self, feed: &mut Feed, change: impl FnOnce(&mut Overlay)) -> Result<(), ChangeError> {
+    async fn change_state(&mut self, feed: &mut Feed, change: impl Fn(&mut Overlay)) -> Result<(), ChangeError> {
         self.end_open_block(feed).await?;
         let began = Instant::now();
         let published = feed.snapshots.load();
         let latest = published.latest();
-        let mut overlay = Overlay::new(latest.world.clone(), latest.hashes.clone());
-        change(&mut overlay);
-        let (world, changes) = overlay.changed();
+        let mut held = Held::default();
+        let (world, changes) = loop {
+            let mut overlay = Overlay::new(latest.world.clone(), latest.hashes.clone());
+            change(&mut overlay);
+            let missed = overlay.take_missed();
+            if missed.is_empty() {
+                break overlay.changed();
+            }
+            held.extend(self.devnet.fetch(&missed).await?);
+        };
         let edited =
             Snapshot::at_head(world, latest.head.clone(), latest.hashes.clone()).after(latest, Arc::new(changes));
         self.devnet.devnet.clock.reopen();
-        let next = self.open(&edited)?;
+        let next = self.open(&edited).await?;
         publish(feed, Record::Seal { sealed: edited, next: Some(next) }).await?;
         feed.pool.advance();
         feed.count(began);
@@ -374,12 +413,9 @@ impl TestingSource {
     }
 
     /// Opens the next block on `head`.
-    fn open(&mut self, head: &Snapshot) -> Result<Snapshot, ChangeError> {
-        let opened = self.devnet.devnet.first(head).map_err(|error| {
-            tracing::error!(%error, "the next block cannot be opened");
-            ChangeError::Failed
-        })?;
-        Ok(opened.next.snapshot)
+    async fn open(&mut self, head: &Snapshot) -> Result<Snapshot, ChangeError> {
+        let opened = self.devnet.build(|devnet| devnet.first(head).map(Some)).await?;
+        opened.map(|opened| opened.next.snapshot).ok_or(ChangeError::Failed)
     }
 
     fn save(&mut self, feed: &Feed) -> u64 {
@@ -447,6 +483,9 @@ impl FeedSource for TestingSource {
                     }
                     Ok(()) = arrived.changed(), if self.devnet.is_still => {
                         // The feed says why nothing can be mined.
+                        let _ = self.follow(&mut feed).await;
+                    }
+                    () = tokio::time::sleep(RETRY_INTERVAL), if self.is_stuck => {
                         let _ = self.follow(&mut feed).await;
                     }
                     () = ticks.tick() => self.go_on(&mut feed).await,

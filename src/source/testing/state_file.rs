@@ -8,7 +8,11 @@ use alloy_primitives::{Address, B256, Bytes, U64, U256};
 use flate2::{Compression, bufread::GzDecoder, read::GzEncoder};
 use serde::{Deserialize, Serialize};
 
-use crate::{ledger::Snapshot, objects};
+use crate::{
+    ledger::Snapshot,
+    objects,
+    state::{CodeCache, Overlay},
+};
 
 /// The first bytes of gzipped data (RFC 1952).
 const GZIP: [u8; 2] = [0x1f, 0x8b];
@@ -86,11 +90,10 @@ pub enum StateFileError {
 }
 
 impl StateFile {
-    /// Returns the state of a snapshot, which holds all accounts.
+    /// Returns the state of a snapshot; on an upstream's state, the accounts that were changed here.
     pub fn of(snapshot: &Snapshot) -> Self {
         let header = snapshot.header();
-        let accounts = snapshot.world.local().into_iter().flat_map(|world| world.accounts());
-        let accounts = accounts.map(|(address, account)| {
+        let accounts = snapshot.world.accounts().map(|(address, account)| {
             let storage = account.slots().map(|(key, value)| (*key, *value)).collect();
             let code = account.code.bytecode.original_bytes();
             (*address, StoredAccount { nonce: account.nonce, balance: account.balance, code, storage })
@@ -152,18 +155,27 @@ impl StateFile {
         Ok(gzipped)
     }
 
+    /// Sets the accounts. The others stay.
+    pub fn set_in(&self, overlay: &mut Overlay, codes: &CodeCache) {
+        for (address, GenesisAccount { balance, nonce, code, storage, .. }) in self.accounts() {
+            overlay.set(address, Some(balance), nonce, Some(codes.chain(code.unwrap_or_default())));
+            let storage = storage.into_iter().flatten().map(|(key, value)| (key.into(), value.into()));
+            overlay.set_slots(address, &storage.collect::<Vec<_>>());
+        }
+    }
+
     /// Returns the accounts as a genesis has them.
-    pub fn into_accounts(self) -> impl Iterator<Item = (Address, GenesisAccount)> {
-        self.accounts.into_iter().map(|(address, StoredAccount { nonce, balance, code, storage })| {
-            let storage = storage.into_iter().map(|(key, value)| (key.into(), value.into())).collect();
+    pub fn accounts(&self) -> impl Iterator<Item = (Address, GenesisAccount)> {
+        self.accounts.iter().map(|(address, StoredAccount { nonce, balance, code, storage })| {
+            let storage = storage.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
             let account = GenesisAccount {
-                nonce: Some(nonce),
-                balance,
-                code: Some(code).filter(|code| !code.is_empty()),
+                nonce: Some(*nonce),
+                balance: *balance,
+                code: Some(code.clone()).filter(|code| !code.is_empty()),
                 storage: Some(storage),
                 private_key: None,
             };
-            (address, account)
+            (*address, account)
         })
     }
 }

@@ -2,11 +2,13 @@
 
 use std::{sync::Arc, time::Duration};
 
+use alloy_consensus::transaction::SignerRecoverable;
 use alloy_primitives::B256;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use tokio::time::timeout;
 
+use crate::pool::SentTransaction;
 use crate::rpc::{
     api::{Example, Query, Serve, block::write_receipt},
     json::{
@@ -36,6 +38,7 @@ impl Query for SendRaw {
     };
 
     fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer> {
+        know_sender(run, &self.transaction.0)?;
         let (hash, commit) = backend.pool.add_raw(&self.transaction.0)?;
         run.commit = commit;
         Ok(Fixed(hash.0))
@@ -72,7 +75,9 @@ impl Serve for SendRawSync {
             return Err(RpcError::limit(text));
         };
         let target = request.method.target;
-        let (hash, asked) = match &runner.remote {
+        // A fork sends nothing on.
+        let upstream = runner.remote.as_ref().filter(|_| request.published.forked_at().is_none());
+        let (hash, asked) = match upstream {
             Some(remote) => {
                 let Self { transaction, timeout } = parse(&request.params, request.caller.dialect)?;
                 (remote.send_on(&transaction.0, &request).await?, timeout)
@@ -84,7 +89,7 @@ impl Serve for SendRawSync {
         drop(request.starting.as_ref().and_then(|starting| starting.release()));
         let included = await_published(&runner.host.snapshots, || {
             // In this order, because a transaction leaves the pool only after the snapshot with it was published.
-            let waits = runner.remote.is_some() || runner.pool().sends_away() || runner.pool().get(&hash).is_some();
+            let waits = upstream.is_some() || runner.pool().sends_away() || runner.pool().get(&hash).is_some();
             let published = runner.published();
             let is_included = published.transaction(&hash).is_some();
             (is_included || !waits).then(|| is_included.then_some(published))
@@ -111,9 +116,23 @@ impl Serve for SendRawSync {
     }
 }
 
+/// Looks at the account of a transaction's sender, by which the pool checks it. If that is in an upstream's state, and not known, the
+/// request runs again.
+fn know_sender(run: &Run<'_>, raw: &[u8]) -> Result<()> {
+    let world = &run.published.newest.world;
+    if world.remote().is_some()
+        && let Ok(SentTransaction { tx, .. }) = SentTransaction::decode(raw)
+        && let Ok(sender) = tx.recover_signer()
+    {
+        run.overlay.look_up(world, sender);
+    }
+    run.ensure_complete()
+}
+
 /// Adds the transaction to the pool. Returns its hash, and the milliseconds that the client wants to wait.
 fn add(backend: &Backend, run: &mut Run<'_>) -> Result<(B256, Option<Number<u64>>)> {
     let SendRawSync { transaction, timeout } = parse(run.params, run.dialect)?;
+    know_sender(run, &transaction.0)?;
     let (hash, commit) = backend.pool.add_raw(&transaction.0)?;
     run.commit = commit;
     if let Some(nonce) = backend.pool.gap_before(&hash) {

@@ -297,6 +297,8 @@ fn fill(backend: &Backend, run: &mut Run<'_>, mut call: Call) -> Result<(Call, u
             needed_gas(backend, &run.published.newest, &request, run)?
         }
     };
+    // The pool chooses the nonce by the sender's account.
+    run.overlay.look_up(&run.published.newest.world, call.from);
     run.ensure_complete()?;
     Ok((call, gas))
 }

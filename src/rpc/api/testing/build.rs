@@ -29,7 +29,7 @@ use crate::{
         protocol::error::{Result, RpcError},
         run::{Backend, Run},
     },
-    source::apply::{SubBlock, extend, open_block_with, seal},
+    source::apply::{Applied, SubBlock, extend, open_block_with, seal},
 };
 
 /// The gas limit that built blocks approach: the default of geth's `--miner.gaslimit`.
@@ -108,7 +108,7 @@ impl Query for BuildBlock {
         }
         let (header, withdrawals) = self.header(backend, &parent)?;
         let invalid = |error: BlockExecutionError| RpcError::new(-32000, error.to_string());
-        let opened = open_block_with(spec, &parent, header).map_err(invalid)?.snapshot;
+        let opened = known(run, open_block_with(spec, &parent, header).map_err(invalid)?)?;
         let Some(open) = &opened.open else { return Err(RpcError::internal("an opened block is not open")) };
         let (given, sidecars): (Option<Vec<_>>, Vec<_>) = match given {
             Some(list) => {
@@ -125,12 +125,21 @@ impl Query for BuildBlock {
                 None => push_best(backend, block, &opened, open, &mut meter),
             };
         });
+        let grown = known(run, grown)?;
         filled?;
-        let Some(open) = &grown.snapshot.open else { return Err(RpcError::internal("an extended block is not open")) };
-        let (sealed, requests) = seal(spec, &grown.snapshot, open, withdrawals).map_err(invalid)?;
-        let block = &sealed.snapshot.head;
+        let Some(open) = &grown.open else { return Err(RpcError::internal("an extended block is not open")) };
+        let (sealed, requests) = seal(spec, &grown, open, withdrawals).map_err(invalid)?;
+        let sealed = known(run, sealed)?;
+        let block = &sealed.head;
         Ok(BuiltBlock::new(block, &requests, tips(block), &sidecars))
     }
+}
+
+/// Returns the snapshot of a step, unless the step has missed state of an upstream. The request then runs again.
+fn known(run: &mut Run<'_>, applied: Applied) -> Result<Snapshot> {
+    run.overlay.add_missed(applied.missed);
+    run.ensure_complete()?;
+    Ok(applied.snapshot)
 }
 
 /// Returns a signed transaction with its sender, and its blobs if it is in network form.
@@ -204,7 +213,9 @@ fn push_best(
         meter.check()?;
         let tx = ready.transaction();
         match block.push(Recovered::clone(tx).convert()) {
-            Ok(()) => best.included(ready),
+            Ok(true) => best.included(ready),
+            // The request runs again when the state is known.
+            Ok(false) => return Ok(()),
             Err(reason) => tracing::debug!(hash = %tx.tx_hash(), %reason, "a transaction is left out"),
         }
     }
@@ -215,7 +226,11 @@ fn push_best(
 fn push_all(block: &mut SubBlock<'_>, list: Vec<Recovered<TxEnvelope>>, meter: &mut Meter) -> Result<()> {
     for (index, tx) in list.into_iter().enumerate() {
         meter.check()?;
-        block.push(tx.convert()).map_err(|error| RpcError::new(-32000, format!("params[2][{index}]: {error}")))?;
+        let ran = block.push(tx.convert());
+        if !ran.map_err(|error| RpcError::new(-32000, format!("params[2][{index}]: {error}")))? {
+            // The request runs again when the state is known.
+            return Ok(());
+        }
     }
     Ok(())
 }

@@ -23,7 +23,9 @@ use crate::{
             request::{Request, begin},
         },
     },
-    source::testing::{AccountEdit, ChainChange, ChainControl, ChangeError, ChangeOutcome, FieldChoice, Mining},
+    source::testing::{
+        AccountEdit, ChainChange, ChainControl, ChangeError, ChangeOutcome, FieldChoice, Mining, fork::ForkTarget,
+    },
 };
 
 /// The scope of the methods for testing.
@@ -218,13 +220,16 @@ changes! {
         blocks: Option<Number<u64>>,
     }, "[0]", |given| ChainChange::RollBack { blocks: given.blocks.map_or(1, |blocks| blocks.0) };
 
-    /// With --testing: returns to the beginning, without the transactions that wait and the states that were saved.
+    /// With --testing: returns to the beginning, or, on a fork, begins on another block of the upstream's, without the transactions
+    /// that wait and the states that were saved.
     Reset = "at most 1 parameter: an object", {
         #[serde(default)]
         options: Option<ResetOptions>,
     }, "[]", |given| {
-        let (Some(ResetOptions { forking: None | Some(NoFork { json_rpc_url: (), block_number: () }) }) | None) = given.options;
-        ChainChange::Reset
+        let forking = given.options.and_then(|options| options.forking);
+        ChainChange::Reset(forking.map(|ForkedBlock { json_rpc_url: url, block_number }| {
+            ForkTarget { url, block: block_number.map(|number| number.0) }
+        }))
     };
 
     /// With --testing: moves the clock of the blocks to a time. Returns the seconds by which it has moved forward.
@@ -264,19 +269,19 @@ changes! {
 /// The options of a reset.
 #[derive(Debug, Deserialize, JsonSchema)]
 struct ResetOptions {
-    /// The chain from which to branch off: none.
+    /// The upstream's block on which to begin, on a fork. Elsewhere its fields are null.
     #[serde(default)]
-    forking: Option<NoFork>,
+    forking: Option<ForkedBlock>,
 }
 
-/// The block of no other chain.
+/// A block of an upstream's.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
-struct NoFork {
-    /// Null.
-    json_rpc_url: (),
-    /// Null.
-    block_number: (),
+struct ForkedBlock {
+    /// The URL of a node of the same chain; the fork's own where absent.
+    json_rpc_url: Option<String>,
+    /// The number of the block; the newest where absent.
+    block_number: Option<Number<u64>>,
 }
 
 fn mine(blocks: Option<Number<u64>>, interval: Option<Number<u64>>, timestamp: Option<Number<u64>>) -> ChainChange {
@@ -393,9 +398,12 @@ impl Testing {
                 ChangeError::TooManyBlocks { .. } | ChangeError::TooDeep { .. } => {
                     RpcError::params(format!("params[0]: {error}"))
                 }
-                ChangeError::Timestamp { .. } | ChangeError::TooLate(_) | ChangeError::Failed => {
-                    RpcError::new(-32000, error.to_string())
-                }
+                ChangeError::State(error) => error.into(),
+                ChangeError::Timestamp { .. }
+                | ChangeError::TooLate(_)
+                | ChangeError::NoFork
+                | ChangeError::Fork(_)
+                | ChangeError::Failed => RpcError::new(-32000, error.to_string()),
             }),
             Err(_) => Err(RpcError::new(-32016, "the change was not made in time: it may still be made")),
         }

@@ -9,8 +9,9 @@ use serde::{Deserialize, Serialize};
 use super::changes::Testing;
 use crate::{
     chain::Fork,
+    ledger::Chain,
     rpc::{
-        api::{Example, Query, Serve},
+        api::{Example, Serve},
         json::{
             self,
             hex::{Fixed, Quantity},
@@ -40,7 +41,7 @@ pub struct NodeDescription {
     #[schemars(extend("const" = "fees"))]
     transaction_order: &'static str,
     environment: Environment,
-    fork_config: NoFork,
+    fork_config: ForkConfig,
 }
 
 /// The settings of the next block.
@@ -53,27 +54,50 @@ struct Environment {
     gas_price: Quantity<u128>,
 }
 
-/// The chain from which this one branches off: none.
+/// The chain on which a fork builds. Null elsewhere.
 #[derive(Debug, Default, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct NoFork {
-    fork_url: (),
-    fork_block_number: (),
+struct ForkConfig {
+    /// The URL of its node, without what may be secret.
+    fork_url: Option<String>,
+    fork_block_number: Option<u64>,
     fork_retry_backoff: (),
 }
 
-impl Query for NodeInfo {
+impl ForkConfig {
+    fn of(runner: &RequestRunner) -> Self {
+        let fork_block_number = runner.published().forked_at();
+        let upstream = runner.remote.as_ref().and_then(|remote| remote.fetcher.upstream());
+        let fork_url = upstream.filter(|_| fork_block_number.is_some()).map(|upstream| upstream.shown_url());
+        Self { fork_url, fork_block_number, fork_retry_backoff: () }
+    }
+}
+
+impl Serve for NodeInfo {
+    type Part = ();
     type Answer = NodeDescription;
     const EXAMPLE: Example = Example {
         params: "[]",
         answer: r#"{"currentBlockNumber": "0x2", "currentBlockTimestamp": 1700000000, "currentBlockHash": "0xc5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470", "hardFork": "Osaka", "transactionOrder": "fees", "environment": {"baseFee": "0x3b9aca00", "chainId": 31337, "gasLimit": "0x1c9c380", "gasPrice": "0x77359400"}, "forkConfig": {"forkUrl": null, "forkBlockNumber": null, "forkRetryBackoff": null}}"#,
     };
 
-    fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer> {
-        let (head, next) = (run.published.head(), run.published.newest.header());
+    async fn serve<'a>((): &'a (), runner: &'a Arc<RequestRunner>, request: Request) -> Result<Vec<u8>> {
+        params::parse::<Self>(&request.params, request.caller.dialect)?;
+        let (target, at) = (request.method.target, runner.clone());
+        let write = move |backend: &Backend, run: &mut Run<'_>| {
+            json::value(&mut run.out, &NodeDescription::of(backend, run.published, ForkConfig::of(&at)));
+            Ok(())
+        };
+        runner.run_step(target, request, write).await.map(|((), answer)| answer)
+    }
+}
+
+impl NodeDescription {
+    fn of(backend: &Backend, published: &Chain, fork_config: ForkConfig) -> Self {
+        let (head, next) = (published.head(), published.newest.header());
         let base_fee = next.base_fee_per_gas.unwrap_or_default();
-        let gas_price = u128::from(base_fee).saturating_add(backend.wallet.fees.tip(run.published));
-        Ok(NodeDescription {
+        let gas_price = u128::from(base_fee).saturating_add(backend.wallet.fees.tip(published));
+        Self {
             current_block_number: Quantity(head.number()),
             current_block_timestamp: head.header.timestamp,
             current_block_hash: Fixed(head.hash().0),
@@ -88,8 +112,8 @@ impl Query for NodeInfo {
                 gas_limit: Quantity(next.gas_limit),
                 gas_price: Quantity(gas_price),
             },
-            fork_config: NoFork::default(),
-        })
+            fork_config,
+        }
     }
 }
 
@@ -108,10 +132,19 @@ pub struct ChainMetadata {
     instance_id: Fixed<32>,
     latest_block_number: u64,
     latest_block_hash: Fixed<32>,
-    /// The chain from which this one branches off: none.
-    forked_network: (),
+    /// The block on which a fork builds. Null elsewhere.
+    forked_network: Option<ForkedNetwork>,
     /// Number and hash of the head of each state, by the ids of the states.
     snapshots: BTreeMap<String, (u64, Fixed<32>)>,
+}
+
+/// The block on which a fork builds.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+struct ForkedNetwork {
+    chain_id: u64,
+    fork_block_number: u64,
+    fork_block_hash: Fixed<32>,
 }
 
 impl Serve for Metadata {
@@ -140,7 +173,10 @@ impl Serve for Metadata {
                 instance_id: Fixed(instance.0),
                 latest_block_number: run.published.head().number(),
                 latest_block_hash: Fixed(run.published.head().hash().0),
-                forked_network: (),
+                forked_network: run.published.forked_at().and_then(|fork_block_number| {
+                    let fork_block_hash = Fixed(run.published.sealed_block(fork_block_number)?.hash().0);
+                    Some(ForkedNetwork { chain_id: backend.spec.chain_id(), fork_block_number, fork_block_hash })
+                }),
                 snapshots: saved.iter().map(shown).collect(),
             };
             json::value(&mut run.out, &metadata);

@@ -1,0 +1,98 @@
+//! Requests about the past of a fork. The upstream has it, up to the block on which the fork began.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use crate::{
+    objects,
+    rpc::{
+        protocol::error::Result,
+        run::{
+            RunHandler,
+            remote::StateCompletion,
+            request::{Request, begin},
+            runner::RequestRunner,
+        },
+    },
+};
+
+/// The method whose range of blocks may be in both chains.
+const GET_LOGS: &str = "eth_getLogs";
+
+impl RequestRunner {
+    /// Has the upstream answer a request that this node cannot, on a chain that is built on block `fork` of the upstream's. `own` is
+    /// the answer of this node: that of the upstream has no part after the block.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of this node or that of the upstream.
+    pub(super) async fn ask_of_past(
+        self: &Arc<Self>,
+        remote: &StateCompletion,
+        run: RunHandler,
+        request: Request,
+        fork: u64,
+        own: Result<Vec<u8>>,
+    ) -> Result<Vec<u8>> {
+        let params: Value = objects::from_str(&request.params).unwrap_or_default();
+        if request.method.name == GET_LOGS {
+            return self.logs(remote, run, request, fork, params).await;
+        }
+        if number(params.get(0)).is_some_and(|number| number > fork) {
+            return own;
+        }
+        let mut out = begin(&request.id, "result");
+        let start = out.len();
+        remote.forward(&request, &mut out).await?;
+        let answer: Value = objects::from_slice(&out[start..]).unwrap_or_default();
+        let first = answer.get(0).unwrap_or(&answer);
+        let of_block = ["blockNumber", "number"].into_iter().find_map(|key| number(first.get(key)));
+        if of_block.is_some_and(|number| number > fork) {
+            return own;
+        }
+        Ok(out)
+    }
+
+    /// Returns the logs of a range that begins in the upstream's chain.
+    async fn logs(
+        self: &Arc<Self>,
+        remote: &StateCompletion,
+        run: RunHandler,
+        request: Request,
+        fork: u64,
+        mut params: Value,
+    ) -> Result<Vec<u8>> {
+        let last = number(params.get(0).and_then(|filter| filter.get("toBlock")));
+        let newest = request.published.newest.header().number;
+        let last = last.unwrap_or(match params[0]["toBlock"].as_str() {
+            Some("pending") => newest,
+            _ => request.published.head().number(),
+        });
+        let mut out = begin(&request.id, "result");
+        let start = out.len();
+        params[0]["toBlock"] = json!(format!("{:#x}", last.min(fork)));
+        remote.forward(&Request { params: params.to_string().into(), ..request.clone() }, &mut out).await?;
+        if last <= fork {
+            return Ok(out);
+        }
+        params[0]["fromBlock"] = json!(format!("{:#x}", fork + 1));
+        params[0]["toBlock"] = json!(format!("{last:#x}"));
+        let (_, ours) = self.run(run, Request { params: params.to_string().into(), ..request.clone() }).await?;
+        let theirs = out[start..].trim_ascii_end().strip_suffix(b"]").map_or(start, |list| start + list.len());
+        let ours = ours.get(begin(&request.id, "result").len()..).and_then(|list| list.strip_prefix(b"["));
+        let Some(ours) = ours else { return Ok(out) };
+        let is_first = out[start..theirs].trim_ascii() == b"[";
+        out.truncate(theirs);
+        if !is_first && ours != b"]" {
+            out.push(b',');
+        }
+        out.extend_from_slice(ours);
+        Ok(out)
+    }
+}
+
+/// Returns the number that a quantity in hex is.
+fn number(value: Option<&Value>) -> Option<u64> {
+    u64::from_str_radix(value?.as_str()?.strip_prefix("0x")?, 16).ok()
+}
