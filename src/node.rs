@@ -56,7 +56,7 @@ use crate::{
     chain::TradingWorld,
     clock::{Clock, SystemClock},
     config::{ApprovalPolicy, Config, StandardReceipts},
-    engine::{Beginnings, install_kzg_verifier, load_kzg_settings},
+    engine::{Beginnings, ConsoleOutput, install_kzg_verifier, load_kzg_settings},
     ledger::{Snapshots, epoch},
     page,
     pool::{DroppedTransaction, PoolDrops, TxOutbox},
@@ -175,7 +175,9 @@ impl Node {
         reason.set("it reads the keys of its wallet");
         let keyed = keys::load(&config.wallet_key_file, &config.wallet_password_file)?;
         let codes = Arc::new(CodeCache::new(config.code_cache));
-        let beginning = Beginning { config: &config, codes: &codes, store: &store, metrics: &metrics, reason };
+        let console = ConsoleOutput::default();
+        let beginning =
+            Beginning { config: &config, codes: &codes, store: &store, metrics: &metrics, reason, console: &console };
         let mut talking = None;
         let mut cache = None;
         let (start, beside) = if let Some(servers) = &config.fleet.follow {
@@ -232,6 +234,7 @@ impl Node {
         let cache = cache.map(Arc::new);
         let parts = Parts {
             ports,
+            console: Some(console).filter(|_| config.testing),
             config,
             codes,
             start,
@@ -348,6 +351,8 @@ fn load_kzg_settings_beside() {
 /// The parts from which the actors are made.
 struct Parts {
     ports: Ports,
+    /// The place where the lines of contracts under test go.
+    console: Option<ConsoleOutput>,
     config: Config,
     codes: Arc<CodeCache>,
     start: Start,
@@ -386,6 +391,7 @@ impl Actors {
     async fn start(parts: Parts) -> eyre::Result<Self> {
         let Parts {
             ports,
+            console,
             config,
             codes,
             start,
@@ -479,6 +485,7 @@ impl Actors {
             codes,
             pool,
             impersonated: Impersonated::new(config.testing_limit as usize, config.test_chain.auto_impersonate),
+            console,
             filters: Filters::new(config.max_filters as usize),
             divergences: snapshots.divergences.clone(),
             wallet,

@@ -119,7 +119,7 @@ fn execute(
     let transactions = texts.iter().map(|text| ChainTx::decode_2718_exact(text).expect("a transaction")).collect();
     let senders = recover(transactions).expect("they are signed");
     let applied = extend(spec, on, open, |sub_block| {
-        senders.into_iter().for_each(|tx| sub_block.push(tx).expect("it is valid"));
+        senders.into_iter().for_each(|tx| assert!(sub_block.push(tx).expect("it is valid")));
     });
     cell.apply_as(Stamp::now(id), Record::SubBlock(applied.snapshot)).expect("it fits");
     began.elapsed()

@@ -140,6 +140,7 @@ impl BodiesChain {
             impersonated: presim::wallet::Impersonated::new(0, false),
             pool,
             wallet: Arc::new(wallet),
+            console: None,
             filters: Filters::new(0),
             divergences: snapshots.divergences.clone(),
             spec: Arc::new(spec),

@@ -3,12 +3,14 @@
 //! An [`AbiBook`] holds some hundreds of usual signatures (`signatures.txt`), and whatever ABI files are added to it. A
 //! selector has four bytes, so a name tells what data usually means, not what a contract does with it.
 
+mod console;
 mod files;
 mod item;
 mod short;
 mod text;
 
 pub use self::{
+    console::{CONSOLE, console_line},
     files::AbiFileError,
     item::read_item,
     short::{head_words, is_short},
@@ -68,6 +70,9 @@ impl AbiBook {
             let lines = SIGNATURES.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
             // A test parses each line.
             lines.filter_map(|line| AbiItem::parse(line).ok()).for_each(|item| book.add(item, false));
+            for (selector, function) in console::functions() {
+                push(book.functions.entry(selector).or_default(), function, false);
+            }
             book
         });
         &USUAL

@@ -1,6 +1,12 @@
 //! The rules of one chain: its fork schedule, and the fees and environments that follow from it.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use alloy_consensus::Header;
 use alloy_eips::{
@@ -32,6 +38,8 @@ const DENIM_BLOCK_TIME: Duration = Duration::from_millis(200);
 #[derive(Clone, Debug)]
 pub struct ChainSpec {
     pub(super) config: ChainConfig,
+    /// The chain id, which a chain under test may change for all that have its rules.
+    chain_id: Arc<AtomicU64>,
     pub(super) forks: ForkTimes,
     blobs: BlobScheduleBlobParams,
     /// The usual time between two blocks.
@@ -95,6 +103,7 @@ impl ChainSpec {
             natives: Natives::of(&forks),
             forks,
             blobs: blob_schedule(&config),
+            chain_id: Arc::new(config.chain_id.into()),
             config,
             block_time,
             lifted: LiftedRules::default(),
@@ -114,8 +123,13 @@ impl ChainSpec {
     }
 
     /// Returns the chain id (EIP-155).
-    pub const fn chain_id(&self) -> u64 {
-        self.config.chain_id
+    pub fn chain_id(&self) -> u64 {
+        self.chain_id.load(Relaxed)
+    }
+
+    /// Sets the chain id of a chain under test, here and in all clones.
+    pub fn set_chain_id(&self, id: u64) {
+        self.chain_id.store(id, Relaxed);
     }
 
     /// Sets the usual time between two blocks.

@@ -78,7 +78,7 @@ pub async fn serve(
 /// Returns an error that names the flag if the chain cannot be begun, the servers cannot be reached, or the fleet has another
 /// chain or another history.
 pub fn publish(beginning: Beginning<'_>, servers: &Servers, runtime: &Runtime) -> eyre::Result<Start> {
-    let Beginning { config, codes, store, metrics, reason } = beginning;
+    let Beginning { config, codes, store, metrics, reason, .. } = beginning;
     let failed = || format!("--publish {servers}");
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     let origin = start::origin(config, codes, store, reason, &*clock)?;
@@ -161,7 +161,7 @@ pub async fn publish_live(
     start: LiveStart,
     genesis: B256,
 ) -> eyre::Result<Start> {
-    let Beginning { config, codes, store, metrics, reason } = beginning;
+    let Beginning { config, codes, store, metrics, reason, .. } = beginning;
     reason.set("it joins its fleet");
     let LiveStart { spec, snapshots, source } = start;
     let settings = config.joining();

@@ -40,7 +40,7 @@ pub async fn begin(
     beginning: Beginning<'_>,
     epoch: u64,
 ) -> eyre::Result<(Start, Option<StateCache>)> {
-    let Beginning { config, codes, metrics, reason, .. } = beginning;
+    let Beginning { config, codes, metrics, reason, console, .. } = beginning;
     let (live, chain) = (&config.live, &config.test_chain);
     let failed = || format!("fork of {endpoint}");
     let deadline = Instant::now() + live::START_TIMEOUT;
@@ -79,6 +79,7 @@ pub async fn begin(
     let fetch_time = live::WAVE_TIMEOUT.min(Duration::from_millis(config.deadline_ms).mul_f32(0.8));
     let forking = Forking {
         spec: spec.clone(),
+        chain_id,
         codes: codes.clone(),
         fetcher: fetcher.clone(),
         client: live::client_config(endpoint, config),
@@ -103,7 +104,14 @@ pub async fn begin(
     devnet.begin_at(chain.timestamp.unwrap_or(head_time), fee_recipient);
     devnet.choose_first(chain.set_block_gas(), chain.base_fee);
     let remote = RemoteBase { fetcher: fetcher.clone(), timeout: fetch_time };
-    let mut source = DevnetSource { devnet, every: config.sub_block(), is_still: false, remote: Some(remote) };
+    let mut source = DevnetSource {
+        devnet,
+        every: config.sub_block(),
+        is_still: false,
+        remote: Some(remote),
+        console: Some(console.clone()),
+        has_lines: false,
+    };
     let newest = snapshots.newest();
     let first = source.build(|devnet| devnet.first(&newest).map(Some)).await;
     if let Some(first) = first.wrap_err("the first block cannot be opened")? {

@@ -116,7 +116,7 @@ pub async fn begin(
     beginning: Beginning<'_>,
     epoch: u64,
 ) -> eyre::Result<(LiveStart, UpstreamParts, Option<StateCache>)> {
-    let Beginning { config, codes, store, metrics, reason } = beginning;
+    let Beginning { config, codes, store, metrics, reason, .. } = beginning;
     let dir = store.directory();
     let deadline = Instant::now() + START_TIMEOUT;
     let failed = || format!("--upstream {endpoint}");

@@ -12,6 +12,7 @@ use crate::{
     chain::{BlockHashes, ChainSpec, LiftedRules, TradingWorld, genesis_block, set_forks, set_newest_fork},
     clock::{Clock, SystemClock},
     config::{Config, FeedName},
+    engine::ConsoleOutput,
     ledger::{FeedState, Record, Snapshot, SnapshotId, Snapshots, epoch},
     objects,
     publish::{
@@ -42,6 +43,8 @@ pub struct Beginning<'a> {
     pub metrics: &'a Metrics,
     /// The step of the start, as `/health` shows it.
     pub reason: &'a StartupReason,
+    /// The place where the lines of contracts under test go.
+    pub console: &'a ConsoleOutput,
 }
 
 /// The chain that a node begins with.
@@ -156,7 +159,14 @@ impl OwnChain {
                     }
                     snapshots.apply(first)?;
                 }
-                let source = DevnetSource { devnet, every: config.sub_block(), is_still: false, remote: None };
+                let source = DevnetSource {
+                    devnet,
+                    every: config.sub_block(),
+                    is_still: false,
+                    remote: None,
+                    console: None,
+                    has_lines: false,
+                };
                 (Some(source), funded(&accounts.users, &head))
             }
         };
@@ -217,14 +227,15 @@ pub fn origin(
 ///
 /// Returns an error as [`OwnChain::begin`] does.
 pub fn begin(beginning: Beginning<'_>) -> eyre::Result<Start> {
-    let Beginning { config, codes, store, reason, .. } = beginning;
+    let Beginning { config, codes, store, reason, console, .. } = beginning;
     let clock = Arc::new(SystemClock::default());
     let chain = OwnChain::begin(config, codes, store, reason, clock)?;
     let sinks = chain.sinks();
     let OwnChain { spec, snapshots, devnet, accounts, builtin, trading, .. } = chain;
     let (source, testing): (Box<dyn FeedSource>, _) = match devnet {
         None => (Box::new(Still), if config.testing { Testing::Static } else { Testing::Off }),
-        Some(source) if config.testing => {
+        Some(mut source) if config.testing => {
+            source.console = Some(console.clone());
             let (source, control) =
                 TestingSource::new(source, snapshots.load(), mining(config), codes.clone(), config.testing_limit);
             (Box::new(source), Testing::Devnet(control))

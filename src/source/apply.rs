@@ -15,6 +15,7 @@ use alloy_primitives::B256;
 use op_alloy::consensus::L2_TO_L1_MESSAGE_PASSER_ADDRESS;
 
 use crate::{
+    abi::CONSOLE,
     chain::{
         Attributes, BlockBody, BlockTotals, ChainReceipt, ChainSpec, ChainTx, Family, GasLeft, GasRefunds, OpFork,
         SealedBlock, Unexecutable, merged_access_list,
@@ -35,6 +36,8 @@ pub struct Applied {
     pub changes: Arc<Vec<AccountChange>>,
     /// State of an upstream that was not known. Unless empty, everything else here is invalid.
     pub missed: Missed,
+    /// Whether the console of test libraries was called.
+    pub calls_console: bool,
 }
 
 /// The next sub-block of a chain that is built here.
@@ -47,6 +50,11 @@ pub struct SubBlockStep {
 }
 
 impl SubBlockStep {
+    /// Returns whether the console of test libraries was called, apart from the block that is opened next.
+    pub fn calls_console(&self) -> bool {
+        self.sealed.as_ref().unwrap_or(&self.next).calls_console
+    }
+
     /// Takes the state of an upstream that was not known. Unless empty, everything else here is invalid.
     pub fn take_missed(&mut self) -> Missed {
         let mut missed = std::mem::take(&mut self.next.missed);
@@ -171,7 +179,7 @@ pub fn extend_known(
             }
         }
     });
-    let Applied { snapshot, changes, missed } = applied;
+    let Applied { snapshot, changes, missed, .. } = applied;
     Stretch { snapshot, changes, executed, missed, failed }
 }
 
@@ -351,7 +359,7 @@ pub fn seal(
     hashes.push(sealed.number(), sealed.hash());
     let changes = Arc::new(changes);
     let snapshot = Snapshot::at_head(world, Arc::new(sealed), hashes).after(on, changes.clone());
-    Ok((Applied { snapshot, changes, missed }, requests))
+    Ok((Applied { snapshot, changes, missed, calls_console: false }, requests))
 }
 
 /// Runs what comes after the last transaction of the block that `on` is building: withdrawals and requests. The changes
@@ -487,9 +495,9 @@ pub fn withdrawals_root(
 }
 
 fn next(on: &Snapshot, overlay: &mut Overlay, open: OpenBlock) -> Applied {
-    let missed = overlay.take_missed();
+    let (missed, calls_console) = (overlay.take_missed(), overlay.has_read(&CONSOLE));
     let (world, changes) = overlay.changed();
     let changes = Arc::new(changes);
     let snapshot = Snapshot::new(world, on.head.clone(), Some(open), on.hashes.clone());
-    Applied { snapshot: snapshot.after(on, changes.clone()), changes, missed }
+    Applied { snapshot: snapshot.after(on, changes.clone()), changes, missed, calls_console }
 }

@@ -168,6 +168,11 @@ impl Overlay {
         self.entry(address).now.info.as_ref().map(|info| info.code_hash)
     }
 
+    /// Returns whether a run has accessed the account at `address`.
+    pub fn has_read(&self, address: &Address) -> bool {
+        self.ids.contains_key(address)
+    }
+
     /// Returns the account at `address` as the runs so far have left it, code included. `None` if it does not exist, or if
     /// no run has accessed it.
     pub fn info(&self, address: &Address) -> Option<AccountInfo> {

@@ -220,6 +220,25 @@ async fn a_fork_returns_to_saved_states_and_begins_again_on_another_block_or_nod
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn another_node_gives_the_state_when_one_does_not() {
+    let upstream = upstream().await;
+    let fork = fork_of(&upstream, &["--upstream-timeout-ms", "200", "--no-mining"]);
+    let beta = upstream.node.info().trading.expect("the trading world").beta;
+    let foreign = TestNode::start(&["--testing"]);
+    let error = foreign.error("/", "anvil_setRpcUrl", json!([upstream.url("/standard")])).await;
+    assert_eq!(error["message"], "this chain is no fork: start one with `presim fork URL`");
+    // A fork at the same block has the state, too.
+    let other = fork_of(&upstream, &[]);
+    assert_eq!(other.result("/", "eth_getBalance", json!([beta, "latest"])).await, "0x0");
+    let url = other.url("/standard");
+    fork.result("/", "anvil_setRpcUrl", json!([url])).await;
+    drop(upstream);
+    assert_ne!(fork.result("/", "eth_getCode", json!([beta, "latest"])).await, "0x");
+    let error = fork.error("/", "anvil_setRpcUrl", json!(["nowhere"])).await;
+    assert_eq!(error["code"], -32000);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn without_its_upstream_a_fork_answers_what_it_knows_and_says_what_is_missing() {
     let upstream = upstream().await;
     let fork = fork_of(&upstream, &["--upstream-timeout-ms", "200"]);

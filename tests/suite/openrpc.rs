@@ -258,6 +258,9 @@ fn testing_requests(parent: &Value) -> Vec<(&'static str, Value)> {
         ("anvil_removeBlockTimestampInterval", json!([])),
         ("anvil_rollback", json!([])),
         ("hardhat_reset", json!([])),
+        ("evm_mine_detailed", json!([{"blocks": 1}])),
+        ("hardhat_setLoggingEnabled", json!([false])),
+        ("anvil_setChainId", json!([31337])),
         ("anvil_dumpState", json!([])),
         ("hardhat_loadState", json!(["0x7b226163636f756e7473223a7b7d7d"])),
         ("evm_setTime", json!(["0xfffffffff"])),
@@ -459,6 +462,17 @@ async fn each_example_of_the_document_has_a_result() {
                     TestNode::start(&["--testing", "--dialect", "project", "--no-mining"])
                         .call(path, method, params.clone())
                         .await
+                }
+                // On a token of the trading world.
+                "anvil_dealERC20" | "hardhat_dealERC20" | "anvil_setERC20Allowance" => {
+                    TestNode::start(&["--testing", "--world"]).call(path, method, params.clone()).await
+                }
+                // On a fork, of a node that is there.
+                "anvil_setRpcUrl" => {
+                    let url = testing.url("/standard");
+                    let flags = ["--testing", "--fork-url", &url];
+                    let fork = tokio::task::block_in_place(|| TestNode::start(&flags));
+                    fork.call(path, method, json!([url])).await
                 }
                 // Of chains before London.
                 "anvil_setMinGasPrice" | "hardhat_setMinGasPrice" => {

@@ -9,7 +9,7 @@ use std::{
 };
 
 use alloy_consensus::{Block, TxEnvelope};
-use alloy_primitives::B256;
+use alloy_primitives::{B256, Bytes, U256};
 use alloy_rlp::{Decodable, Encodable};
 use clap::CommandFactory;
 use presim::config::Config;
@@ -249,6 +249,36 @@ async fn a_chain_under_test_goes_on_from_the_state_that_it_has_written_at_the_en
     assert_eq!(status.code(), Some(0), "{status}: {told}");
     let presim = Presim::start(&flags);
     assert_eq!(presim.result("eth_getBalance", json!([account, "latest"])).await, "0x1234");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_contracts_log_by_the_console_of_test_libraries_is_printed_once() {
+    let mut presim = Presim::start(&["--testing"]);
+    // Passes its call data on to the console.
+    let (contract, code) =
+        ("0x00000000000000000000000000000000000abcde", "0x365f5f375f5f365f6a636f6e736f6c652e6c6f675afa00");
+    presim.result("anvil_setCode", json!([contract, code])).await;
+    let logged = |text: &str, number: u64| {
+        let word = |number: u64| U256::from(number).to_be_bytes::<32>();
+        let mut data =
+            [&[0xb6, 0x0e, 0x72, 0xcc], [word(64), word(number), word(text.len() as u64)].concat().as_slice()].concat();
+        data.extend(text.bytes().chain(std::iter::repeat_n(0, 32 - text.len())));
+        json!({ "from": "0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266", "to": contract, "data": Bytes::from(data), "gas": "0x30000" })
+    };
+    presim.result("eth_call", json!([logged("a call", 1), "latest"])).await;
+    presim.result("eth_sendTransaction", json!([logged("mined: %d.", 2)])).await;
+    presim.result("hardhat_setLoggingEnabled", json!([false])).await;
+    presim.result("eth_call", json!([logged("not this", 3), "latest"])).await;
+    presim.result("eth_sendTransaction", json!([logged("nor this", 4)])).await;
+    presim.result("anvil_setLoggingEnabled", json!([true])).await;
+    presim.result("anvil_setAutomine", json!([false])).await;
+    presim.result("eth_sendTransaction", json!([logged("a \u{1b}[2J draft", 5)])).await;
+    presim.result("evm_mine", json!([])).await;
+    presim.signal("TERM");
+    let (_, told) = presim.ended().await;
+    let lines: Vec<_> =
+        told.lines().filter_map(|line| line.split_once("console.log: ")).map(|(_, line)| line).collect();
+    assert_eq!(lines, ["a call 1", "mined: 2.", "a \\u{1b}[2J draft 5"], "{told}");
 }
 
 /// Starts the program and a call that counts down from `count`, in hex, and returns nothing.

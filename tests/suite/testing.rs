@@ -824,3 +824,58 @@ async fn the_block_being_built_is_a_draft_of_what_waits() {
     }
     assert_eq!((height(&node).await, drafted().await), (3, json!([])));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn blocks_are_mined_in_detail_and_the_chain_id_changes() {
+    let node = testing();
+    // Reverts with the text "no": MSTORE of Error(string), and REVERT.
+    let reverting = bytes!(
+        "7f08c379a0000000000000000000000000000000000000000000000000000000005f5260206004526002602452616e6f60f01b60445260645ffd"
+    );
+    node.result("/", "anvil_setCode", json!([WHALE, reverting])).await;
+    // Returns the word at slot 5: PUSH1 5 SLOAD PUSH0 MSTORE PUSH1 32 PUSH0 RETURN.
+    let other = address!("0x00000000000000000000000000000000000ba1e1");
+    node.result("/", "anvil_setCode", json!([other, "0x6005545f5260205ff3"])).await;
+    for (index, to) in [WHALE, other].into_iter().enumerate() {
+        let call = json!([{ "from": ALICE, "to": to, "gas": "0x20000", "nonce": hex(index as u64) }]);
+        node.result("/", "eth_sendTransaction", call).await;
+    }
+    let blocks = node.result("/", "evm_mine_detailed", json!([{ "blocks": 2 }])).await;
+    let transactions = blocks[0]["transactions"].as_array().expect("transactions");
+    assert_eq!((blocks.as_array().map(Vec::len), transactions.len()), (Some(2), 2));
+    assert_eq!(transactions[0]["revertReason"], "no");
+    assert_eq!(transactions[1]["output"], json!(B256::ZERO));
+    assert_eq!(transactions[1]["blockNumber"], "0x1");
+    assert_eq!(node.result("/", "anvil_mine_detailed", json!([])).await[0]["number"], "0x3");
+
+    node.result("/", "anvil_setChainId", json!([5])).await;
+    assert_eq!(node.result("/", "eth_chainId", json!([])).await, "0x5");
+    assert_eq!(node.result("/", "net_version", json!([])).await, "5");
+    let sent = node.result("/", "eth_sendTransaction", json!([{ "from": ALICE, "to": BOB, "value": "0x1" }])).await;
+    node.result("/", "evm_mine", json!([])).await;
+    assert_eq!(node.result("/", "eth_getTransactionByHash", json!([sent])).await["chainId"], "0x5");
+    // CHAINID MSTORE RETURN.
+    let code = json!([{ "to": WHALE }, "latest", { (WHALE.to_string()): { "code": "0x465f5260205ff3" } }]);
+    assert_eq!(node.result("/", "eth_call", code).await, json!(B256::with_last_byte(5)));
+    assert_eq!(node.error("/", "anvil_setChainId", json!([0])).await["code"], -32602);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn balances_and_allowances_of_tokens_are_set_where_the_token_reads_them() {
+    let node = TestNode::start(&["--testing", "--world"]);
+    let trading = node.node.info().trading.expect("the trading world");
+    let read = async |to: Address, data: Bytes| {
+        node.result("/", "eth_call", json!([{ "to": to, "data": data }, "latest"])).await
+    };
+    let word = |address: Address| address.into_word();
+    let balance_of = Bytes::from([&[0x70, 0xa0, 0x82, 0x31], word(WHALE).as_slice()].concat());
+    let allowance = Bytes::from([&[0xdd, 0x62, 0xed, 0x3e], word(WHALE).as_slice(), word(BOB).as_slice()].concat());
+    for token in [trading.alpha, trading.weth] {
+        node.result("/", "anvil_dealERC20", json!([WHALE, token, "0x1234"])).await;
+        assert_eq!(read(token, balance_of.clone()).await, json!(B256::from(U256::from(0x1234))));
+        node.result("/", "anvil_setERC20Allowance", json!([WHALE, BOB, token, "0x77"])).await;
+        assert_eq!(read(token, allowance.clone()).await, json!(B256::from(U256::from(0x77))));
+    }
+    let error = node.error("/", "hardhat_dealERC20", json!([WHALE, BOB, "0x1"])).await;
+    assert_eq!(error["message"], format!("no slot of {BOB} is what it answers: set its storage by anvil_setStorageAt"));
+}

@@ -5,9 +5,9 @@ use revm::context::result::ExecutionResult;
 use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
 
-use super::{Example, Method, Query};
+use super::{Example, Method, Query, trace::trace_calls};
 use crate::{
-    engine::{Accessed, CallRequest, Estimate, HaltText},
+    engine::{Accessed, CallRequest, ConsoleOutput, Estimate, HaltText, SimBlock},
     ledger::{Selector, Snapshot},
     rpc::{
         json::{
@@ -16,8 +16,8 @@ use crate::{
             schema::AccessListItem,
         },
         params::{
-            BlockOverridesParam, CallObject, SelectorParam, StateOverridesParam, call_block_overrides, parse, require,
-            select, state_overrides,
+            BlockOverridesParam, CallObject, ManyRequest, SelectorParam, StateOverridesParam, call_block_overrides,
+            parse, require, select, state_overrides,
         },
         protocol::{
             dialect::Dialect,
@@ -50,6 +50,28 @@ impl CallParams {
             block: call_block_overrides(self.block_overrides, "params[3]", method)?,
         })
     }
+}
+
+/// Runs a call again, and prints the lines that it logs.
+fn print_lines(
+    backend: &Backend,
+    run: &mut Run<'_>,
+    console: &ConsoleOutput,
+    selector: Selector,
+    request: CallRequest,
+) -> Result<()> {
+    if run.overlay.has_missed() {
+        // The request runs again.
+        return Ok(());
+    }
+    run.meter = std::mem::take(&mut run.overlay.meter);
+    let CallRequest { call, state, block } = request;
+    let bundles = vec![SimBlock { calls: vec![call.into()], block, ..SimBlock::default() }];
+    let calls = ManyRequest { state, bundles, selector, index: None, timeout: None };
+    let path = |_, _| "params[0]".to_owned();
+    let traces = trace_calls(backend, run, &calls, &[ConsoleOutput::tracer()], "params[1]", path)?;
+    traces.iter().flatten().for_each(|trace| console.print(trace));
+    Ok(())
 }
 
 /// Runs a call on the state of a block.
@@ -98,6 +120,9 @@ impl Method for EthCall {
             .call(snapshot.header(), &request)
             .map_err(|error| RpcError::from(error).outside_simulation())?;
         backend.gas.increment(result.tx_gas_used());
+        if let Some(console) = backend.console.as_ref().filter(|console| console.awaits(run.overlay)) {
+            print_lines(backend, run, console, selector, request)?;
+        }
         match result {
             ExecutionResult::Success { output, .. } => {
                 json::data(&mut run.out, output.data());

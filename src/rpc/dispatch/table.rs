@@ -12,7 +12,7 @@ use crate::rpc::{
         testing::{
             self,
             changes::{self, Testing},
-            describe, drop, impersonate, state as test_state,
+            describe, detailed, drop, impersonate, state as test_state, tokens,
         },
         trace, wallet, watch,
     },
@@ -239,6 +239,16 @@ pub const ALL: &[MethodRoute] = &numbered([
     MethodRoute::change::<changes::Reset, changes::True>("hardhat_reset"),
     MethodRoute::change::<changes::SetTime, i64>("anvil_setTime"),
     MethodRoute::change::<changes::SetTime, i64>("evm_setTime"),
+    MethodRoute::change::<changes::SetRpcUrl, ()>("anvil_setRpcUrl"),
+    MethodRoute::serve::<detailed::MineDetailed>("anvil_mine_detailed", On(Bundle)).scope(MethodScope::TestedDevnet),
+    MethodRoute::serve::<detailed::MineDetailed>("evm_mine_detailed", On(Bundle)).scope(MethodScope::TestedDevnet),
+    MethodRoute::serve::<tokens::Deal>("anvil_dealERC20", On(Bundle)).scope(MethodScope::TestedDevnet),
+    MethodRoute::serve::<tokens::Deal>("hardhat_dealERC20", On(Bundle)).scope(MethodScope::TestedDevnet),
+    MethodRoute::serve::<tokens::SetAllowance>("anvil_setERC20Allowance", On(Bundle)).scope(MethodScope::TestedDevnet),
+    MethodRoute::run::<describe::SetChainId>("anvil_setChainId", Inline).scope(MethodScope::TestedDevnet),
+    MethodRoute::run::<describe::SetLogging>("anvil_setLoggingEnabled", Inline).scope(MethodScope::TestedDevnet),
+    MethodRoute::run::<describe::SetLogging>("hardhat_setLoggingEnabled", Inline).scope(MethodScope::TestedDevnet),
+    MethodRoute::run::<drop::DropAll>("hardhat_dropAllTransactions", Inline).scope(MethodScope::Testing),
 ]);
 
 /// Returns the method called `name`.

@@ -8,7 +8,7 @@ use std::{
 use super::filters::Filters;
 use crate::{
     chain::ChainSpec,
-    engine::{Beginnings, Engine, SimulationRules},
+    engine::{Beginnings, ConsoleOutput, Engine, SimulationRules},
     ledger::{Block, Chain, Divergences, KnownBlock, LateBounds, Selector, Snapshot},
     meter::{Meter, Stopped},
     pool::{Acknowledgement, Pool},
@@ -42,6 +42,8 @@ pub struct Backend {
     pub wallet: Arc<Wallet>,
     /// The accounts in whose names clients send without their keys.
     pub impersonated: Impersonated,
+    /// The place where lines of contracts go, on a node for tests.
+    pub console: Option<ConsoleOutput>,
     /// The filters that clients have installed.
     pub filters: Filters,
     /// The pre-confirmed values that were wrong.

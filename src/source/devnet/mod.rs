@@ -23,8 +23,9 @@ use super::{
 };
 use crate::clock::{BlockClock, Clock};
 use crate::{
-    chain::{Attributes, ChainSpec},
-    ledger::{Chain, FeedProblem, FeedState, OpenBlock, Snapshot},
+    chain::{Attributes, ChainSpec, SealedBlock},
+    engine::ConsoleOutput,
+    ledger::{Block, Chain, FeedProblem, FeedState, OpenBlock, Snapshot},
     pool::{BlockFees, Pool},
     publish::Unpublished,
     state::{FetchError, Held, Missed},
@@ -331,6 +332,7 @@ impl Devnet {
         let (mut sealed, _) = seal(&self.spec, &last.snapshot, open, Withdrawals::default())?;
         self.fields = BlockFields::new(self.fields.fee_recipient);
         let next = self.open(&sealed.snapshot)?;
+        sealed.calls_console |= last.calls_console;
         // The last sub-block is published sealed, so its step comes before that of sealing.
         sealed.snapshot.path.splice(..0, last.snapshot.path);
         Ok(SubBlockStep { sealed: Some(sealed), next })
@@ -353,6 +355,10 @@ pub struct DevnetSource {
     pub is_still: bool,
     /// The source of the state that the chain builds on, if that is an upstream's.
     pub remote: Option<RemoteBase>,
+    /// The place where the lines of contracts under test go.
+    pub console: Option<ConsoleOutput>,
+    /// Whether the block being built has logged lines.
+    pub has_lines: bool,
 }
 
 /// The source of an upstream's state.
@@ -467,6 +473,16 @@ impl DevnetSource {
         fetcher.fetch(missed, None, tokio::time::Instant::now() + *timeout).await
     }
 
+    /// Prints the lines that a sealed block has logged.
+    fn print_lines(&self, sealed: &Arc<SealedBlock>, chain: &Chain) {
+        let Some(console) = &self.console else { return };
+        let before = sealed.number().checked_sub(1).and_then(|parent| chain.state_after(parent));
+        let (Some(before), Some(block)) = (before, Block::sealed(sealed)) else { return };
+        if let Err(error) = console.print_block(&self.devnet.spec, &block, before) {
+            tracing::warn!(%error, number = sealed.number(), "the lines of console.log in a block are lost");
+        }
+    }
+
     /// Builds and publishes what `step` gives. Returns whether that is something.
     async fn publish_next(&mut self, feed: &mut Feed, step: Step) -> Result<bool, DevnetError> {
         if let Some(failure) = feed.failure() {
@@ -479,8 +495,14 @@ impl DevnetSource {
             let head = &sealed.snapshot.head;
             tracing::debug!(number = head.number(), hash = %head.hash(), "sealed");
         }
+        let has_lines = self.has_lines | step.calls_console();
+        self.has_lines = has_lines && step.sealed.is_none();
+        let sealed = step.sealed.as_ref().filter(|_| has_lines).map(|sealed| sealed.snapshot.head.clone());
         feed.publish(step.into()).map_err(Unpublished::Unfit)?;
         feed.committed().await?;
+        if let Some(sealed) = sealed {
+            self.print_lines(&sealed, &feed.snapshots.load());
+        }
         Ok(true)
     }
 }

@@ -48,6 +48,8 @@ pub enum ChainChange {
     /// Returns to the beginning, or begins on a block of an upstream's, without the transactions that wait and the states that were
     /// saved.
     Reset(Option<ForkTarget>),
+    /// Fetches the state of a fork from the node at this URL.
+    FetchFrom(String),
     /// Moves the clock forward, by seconds.
     MoveClock(u64),
     /// Moves the clock to this time, in Unix seconds. The next block is later.

@@ -21,6 +21,8 @@ use crate::{
 pub struct Forking {
     /// The rules of the chain.
     pub spec: ChainSpec,
+    /// The upstream's chain id.
+    pub chain_id: u64,
     /// The cache of analysed bytecode.
     pub codes: Arc<CodeCache>,
     /// Fetches the state of the block.
@@ -105,15 +107,7 @@ impl Forking {
         let deadline = Instant::now() + self.timeout;
         let other = match target.url {
             None => None,
-            Some(url) => {
-                let config = UpstreamConfig { url, ..self.client.clone() };
-                let upstream = Arc::new(Upstream::connect(config, &self.metrics).await?);
-                let (ours, theirs) = (self.spec.chain_id(), upstream.chain_id(deadline).await?);
-                if ours != theirs {
-                    return Err(ForkError::OtherChain { ours, theirs });
-                }
-                Some(upstream)
-            }
+            Some(url) => Some(self.connect(url, deadline).await?),
         };
         let upstream = other.clone().or_else(|| self.fetcher.upstream());
         let upstream = upstream.ok_or_else(|| ForkError::Upstream("there is none".to_owned()))?;
@@ -124,6 +118,25 @@ impl Forking {
             self.fetcher.turn_to(before);
         }
         begun
+    }
+
+    /// Fetches the state from another node of the same chain.
+    ///
+    /// # Errors
+    ///
+    /// Returns a [`ForkError`] if the node does not answer, or is one of another chain.
+    pub(super) async fn fetch_from(&self, url: String) -> Result<(), ForkError> {
+        let upstream = self.connect(url, Instant::now() + self.timeout).await?;
+        self.fetcher.turn_to(upstream);
+        Ok(())
+    }
+
+    /// Connects to another node of the same chain.
+    async fn connect(&self, url: String, deadline: Instant) -> Result<Arc<Upstream>, ForkError> {
+        let config = UpstreamConfig { url, ..self.client.clone() };
+        let upstream = Arc::new(Upstream::connect(config, &self.metrics).await?);
+        let (ours, theirs) = (self.chain_id, upstream.chain_id(deadline).await?);
+        if ours == theirs { Ok(upstream) } else { Err(ForkError::OtherChain { ours, theirs }) }
     }
 
     /// Begins on `head`, with the state of it that `image` has. The first snapshot has this id.

@@ -162,6 +162,13 @@ impl TestingSource {
             ChainChange::Return(id) => return Ok(ChangeOutcome::Found(self.return_to(feed, id))),
             ChainChange::RollBack { blocks } => self.roll_back(feed, blocks).await?,
             ChainChange::Reset(target) => self.reset(feed, target).await?,
+            ChainChange::FetchFrom(url) => {
+                let forking = self.forking.as_ref().ok_or(ChangeError::NoFork)?;
+                forking.fetch_from(url).await?;
+                if self.is_stuck {
+                    self.follow(feed).await?;
+                }
+            }
             ChainChange::MoveClock(seconds) => {
                 // Blocks that were mined within a second are ahead of the clock.
                 let now = self.devnet.devnet.clock.now().max(feed.snapshots.newest().header().timestamp);

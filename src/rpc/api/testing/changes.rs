@@ -153,11 +153,7 @@ changes! {
         /// The timestamp of the first block, or an object.
         #[serde(default)]
         options: Option<MineOptions>,
-    }, r#"[{"blocks": 2}]"#, |given| match given.options {
-        None => mine(None, None, None),
-        Some(MineOptions::At(timestamp)) => mine(None, None, Some(timestamp)),
-        Some(MineOptions::Object(MineObject { timestamp, blocks })) => mine(blocks, None, timestamp),
-    };
+    }, r#"[{"blocks": 2}]"#, |given| mine_by(given.options);
 
     /// With --testing: sets the balance of an account.
     SetBalance = "2 parameters: address, balance", { address: Fixed<20>, balance: Number<U256> },
@@ -226,11 +222,16 @@ changes! {
         #[serde(default)]
         options: Option<ResetOptions>,
     }, "[]", |given| {
-        let forking = given.options.and_then(|options| options.forking);
+        let forking = given.options.map(|ResetOptions { forking, json_rpc_url, block_number }| {
+            forking.unwrap_or(ForkedBlock { json_rpc_url, block_number })
+        });
         ChainChange::Reset(forking.map(|ForkedBlock { json_rpc_url: url, block_number }| {
             ForkTarget { url, block: block_number.map(|number| number.0) }
         }))
     };
+
+    /// With --testing: fetches the state of a fork from another node of the same chain.
+    SetRpcUrl = "1 parameter: a URL", { url: String }, r#"["http://127.0.0.1:8546"]"#, |given| ChainChange::FetchFrom(given.url);
 
     /// With --testing: moves the clock of the blocks to a time. Returns the seconds by which it has moved forward.
     SetTime = "1 parameter: Unix time in seconds", { timestamp: Number<u64> }, "[4102444800]",
@@ -267,11 +268,15 @@ changes! {
 }
 
 /// The options of a reset.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, rename_all = "camelCase")]
 struct ResetOptions {
     /// The upstream's block on which to begin, on a fork. Elsewhere its fields are null.
-    #[serde(default)]
     forking: Option<ForkedBlock>,
+    /// As in `forking`, where that is absent.
+    json_rpc_url: Option<String>,
+    /// As in `forking`, where that is absent.
+    block_number: Option<Number<u64>>,
 }
 
 /// A block of an upstream's.
@@ -282,6 +287,15 @@ struct ForkedBlock {
     json_rpc_url: Option<String>,
     /// The number of the block; the newest where absent.
     block_number: Option<Number<u64>>,
+}
+
+/// Returns the change of `evm_mine`.
+pub(super) fn mine_by(options: Option<MineOptions>) -> ChainChange {
+    match options {
+        None => mine(None, None, None),
+        Some(MineOptions::At(timestamp)) => mine(None, None, Some(timestamp)),
+        Some(MineOptions::Object(MineObject { timestamp, blocks })) => mine(blocks, None, timestamp),
+    }
 }
 
 fn mine(blocks: Option<Number<u64>>, interval: Option<Number<u64>>, timestamp: Option<Number<u64>>) -> ChainChange {
@@ -298,14 +312,14 @@ fn edit(address: Fixed<20>, set: impl FnOnce(&mut AccountEdit)) -> ChainChange {
 /// A timestamp, or an object.
 #[derive(Debug, JsonSchema)]
 #[serde(untagged)]
-enum MineOptions {
+pub(super) enum MineOptions {
     At(Number<u64>),
     Object(MineObject),
 }
 
 /// The timestamp of the first block, and the number of blocks.
 #[derive(Debug, Deserialize, JsonSchema)]
-struct MineObject {
+pub(super) struct MineObject {
     timestamp: Option<Number<u64>>,
     blocks: Option<Number<u64>>,
 }

@@ -11,10 +11,10 @@ use crate::{
     chain::Fork,
     ledger::Chain,
     rpc::{
-        api::{Example, Serve},
+        api::{Example, Query, Serve},
         json::{
             self,
-            hex::{Fixed, Quantity},
+            hex::{Fixed, Number, Quantity},
         },
         params,
         protocol::error::{Result, RpcError},
@@ -22,6 +22,45 @@ use crate::{
     },
     source::testing::{ChainChange, ChangeOutcome},
 };
+
+/// With --testing: prints the lines of `console.log`, or ends that.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(expecting = "1 parameter: whether lines are printed")]
+pub struct SetLogging {
+    on: bool,
+}
+
+impl Query for SetLogging {
+    type Answer = ();
+    const EXAMPLE: Example = Example { params: "[true]", answer: "null" };
+
+    fn answer(self, backend: &Backend, _: &mut Run<'_>) -> Result<Self::Answer> {
+        if let Some(console) = &backend.console {
+            console.set(self.on);
+        }
+        Ok(())
+    }
+}
+
+/// With --testing: sets the chain id. Transactions that wait keep theirs.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(expecting = "1 parameter: the chain id")]
+pub struct SetChainId {
+    id: Number<u64>,
+}
+
+impl Query for SetChainId {
+    type Answer = ();
+    const EXAMPLE: Example = Example { params: r#"["0x7a69"]"#, answer: "null" };
+
+    fn answer(self, backend: &Backend, _: &mut Run<'_>) -> Result<Self::Answer> {
+        if self.id.0 == 0 {
+            return Err(RpcError::params("params[0]: 0: expected a chain id of at least 1"));
+        }
+        backend.spec.set_chain_id(self.id.0);
+        Ok(())
+    }
+}
 
 /// With --testing: the newest block, and the settings of the next.
 #[derive(Debug, Deserialize, JsonSchema)]

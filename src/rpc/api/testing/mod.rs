@@ -3,7 +3,9 @@
 pub mod build;
 pub mod changes;
 pub mod describe;
+pub mod detailed;
 pub mod drop;
 pub mod impersonate;
 mod payload;
 pub mod state;
+pub mod tokens;

@@ -9,4 +9,7 @@ mod run;
 mod schema;
 mod storage;
 
-pub use self::storage::StorageRange;
+pub use self::{
+    run::{replay, trace_calls},
+    storage::StorageRange,
+};
