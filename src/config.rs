@@ -100,7 +100,7 @@ pub struct Config {
     pub sub_blocks: Option<u32>,
     /// Time between blocks in simulations of several blocks: `200ms`, `2s`, or a number of seconds. The default is 12 s for a
     /// static chain, and the time between the newest blocks for an upstream's. With --testing, a block is mined at each such
-    /// interval.
+    /// interval, in sub-blocks if --sub-block-ms or --traffic is given.
     #[arg(long, env = "PRESIM_BLOCK_TIME", value_name = "TIME", value_parser = parse_block_time, help_heading = "Source of state")]
     pub block_time: Option<Duration>,
     /// Let a fork become active at another time than the chain's own: `NAME=TIME`, a Unix time in seconds or `never`. May be
@@ -466,10 +466,19 @@ impl Config {
         self.io_threads.map_or_else(available_cores, usize::from)
     }
 
+    /// Returns whether blocks are built in sub-blocks. Those of a chain under test are if they are asked for.
+    pub fn has_sub_blocks(&self) -> bool {
+        !self.testing || self.sub_block_ms.is_some() || self.traffic.is_some_and(|traffic| traffic > 0)
+    }
+
     /// Returns the time between the devnet's sub-blocks: at most that between the blocks that a test has mined at an interval.
     pub fn sub_block(&self) -> Duration {
         let set = Duration::from_millis(self.sub_block_ms.unwrap_or(200));
-        self.interval().map_or(set, |interval| interval.min(set))
+        match self.interval() {
+            Some(interval) if self.has_sub_blocks() => interval.min(set),
+            Some(interval) => interval,
+            None => set,
+        }
     }
 
     /// Returns the number of sub-blocks of the devnet's blocks.

@@ -179,12 +179,12 @@ fn own_source(config: &Config) -> String {
     }
 }
 
-/// Returns when a chain under test mines, as the end of a phrase; `None` on a chain that goes on by itself, unless it is a fork.
+/// Returns when a chain under test mines, as the end of a phrase; `None` on a chain that goes on in sub-blocks.
 fn when_mined(config: &Config) -> Option<String> {
     match (config.interval(), config.no_mining) {
         (None, false) => Some(": a block for each transaction, when it arrives".to_owned()),
         (None, true) => Some(": blocks are mined on request (evm_mine)".to_owned()),
-        (Some(every), _) => config.test_chain.fork_url.is_some().then(|| format!(": a block every {every:?}")),
+        (Some(every), _) => (!config.has_sub_blocks()).then(|| format!(": a block every {every:?}")),
     }
 }
 

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::{
     live,
-    start::{Beginning, DevAccounts, Start, feed_state, lifted, mining, state_file},
+    start::{Beginning, DevAccounts, Start, feed_state, lifted, mining, state_file, sub_block},
     state_cache::StateCache,
 };
 use crate::{
@@ -117,8 +117,14 @@ pub async fn begin(
     if let Some(first) = first.wrap_err("the first block cannot be opened")? {
         snapshots.apply(Record::from(first))?;
     }
-    let (source, control) =
-        TestingSource::new(source, snapshots.load(), mining(config), codes.clone(), config.testing_limit);
+    let (source, control) = TestingSource::new(
+        source,
+        snapshots.load(),
+        mining(config),
+        sub_block(config),
+        codes.clone(),
+        config.testing_limit,
+    );
     let source = Box::new(source.forked(forking));
     let cache = directory.map(|directory| StateCache::new(snapshots.clone(), directory, Some(chain_id)));
     let start = Start {

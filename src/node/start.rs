@@ -1,6 +1,6 @@
 //! The chain that a node begins with: new, or restored from the store.
 
-use std::{path::Path, sync::Arc};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use alloy_genesis::Genesis;
 use alloy_primitives::{B256, U256, keccak256, utils::Unit};
@@ -236,8 +236,14 @@ pub fn begin(beginning: Beginning<'_>) -> eyre::Result<Start> {
         None => (Box::new(Still), if config.testing { Testing::Static } else { Testing::Off }),
         Some(mut source) if config.testing => {
             source.console = Some(console.clone());
-            let (source, control) =
-                TestingSource::new(source, snapshots.load(), mining(config), codes.clone(), config.testing_limit);
+            let (source, control) = TestingSource::new(
+                source,
+                snapshots.load(),
+                mining(config),
+                sub_block(config),
+                codes.clone(),
+                config.testing_limit,
+            );
             (Box::new(source), Testing::Devnet(control))
         }
         Some(source) => (Box::new(source), Testing::Off),
@@ -252,6 +258,11 @@ pub fn mining(config: &Config) -> Mining {
         (None, true) => Mining::OnRequest,
         (None, false) => Mining::OnArrival,
     }
+}
+
+/// Returns the time between the sub-blocks of a chain under test, if its blocks have any.
+pub fn sub_block(config: &Config) -> Option<Duration> {
+    config.has_sub_blocks().then(|| Duration::from_millis(config.sub_block_ms.unwrap_or(200)))
 }
 
 /// Returns the rules that a chain under test lifts.

@@ -405,8 +405,18 @@ async fn a_block_has_the_time_at_which_it_is_mined_unless_its_time_was_set() {
 async fn blocks_are_mined_at_an_interval_with_what_waits() {
     let node = TestNode::start(&["--testing", "--block-time", "250ms"]);
     let status = node.result("/", "presim_status", json!([])).await;
-    assert_eq!(status["feed"], json!({ "state": "live", "everyMs": 200 }));
+    assert_eq!(status["feed"], json!({ "state": "live", "everyMs": 250 }));
     node.sealed(2).await;
+    // A transaction that waits for its block is in a draft, and can be replaced; in a sub-block it stays.
+    let node = TestNode::start(&["--testing", "--block-time", "1000s"]);
+    let priced =
+        |price: u64| json!([{ "from": ALICE, "to": BOB, "value": "0x7", "nonce": "0x0", "gasPrice": hex(price) }]);
+    node.result("/", "eth_sendTransaction", priced(10_000_000_000)).await;
+    let better = node.result("/", "eth_sendTransaction", priced(20_000_000_000)).await;
+    assert_eq!(block(&node, "pending").await["transactions"], json!([better]));
+    assert_eq!(height(&node).await, 0);
+    node.result("/", "evm_mine", json!([])).await;
+    assert_eq!(block(&node, "latest").await["transactions"], json!([better]));
     let node = testing();
     assert_eq!(node.result("/", "anvil_getIntervalMining", json!([])).await, Value::Null);
     node.result("/", "evm_setIntervalMining", json!([1])).await;
@@ -699,8 +709,16 @@ async fn errors_have_the_texts_that_anvil_gives_them() {
     let gas_given = json!([{ "from": ALICE, "to": WHALE, "data": "0x12345678", "gas": "0x186a0" }]);
     let mined = json!([node.result("/", "eth_sendTransaction", gas_given).await]);
     assert_eq!(node.result("/", "eth_getTransactionReceipt", mined).await["status"], "0x0");
-    let estimated = told("eth_sendTransaction", json!([{ "from": ALICE, "to": WHALE, "data": "0x12345678" }])).await;
-    assert_eq!(estimated, (3, "execution reverted: custom error 0x12345678".to_owned()));
+    // If not, it gets that of a block, because no limit lets it succeed.
+    let call = json!([{ "from": ALICE, "to": WHALE, "data": "0x12345678" }]);
+    let mined = json!([node.result("/", "eth_sendTransaction", call.clone()).await]);
+    assert_eq!(node.result("/", "eth_getTransactionReceipt", mined).await["status"], "0x0");
+    assert_eq!(told("eth_estimateGas", call).await, (3, "execution reverted: custom error 0x12345678".to_owned()));
+    // A transfer costs what it costs, whoever has the ether.
+    let transfer = json!([{ "from": WHALE, "to": BOB, "value": hex(ETHER) }]);
+    assert_eq!(node.result("/", "eth_estimateGas", transfer).await, "0x5208");
+    let funds = told("eth_call", json!([{ "from": WHALE, "to": BOB, "value": hex(ETHER) }])).await;
+    assert_eq!(funds, (-32003, "Insufficient funds for gas * price + value".to_owned()));
     // Without --testing they are geth's.
     let node = TestNode::quiet();
     let error = node.error("/standard", "eth_call", poor).await;

@@ -160,7 +160,8 @@ impl Life {
             true => {
                 // Ticks are steps of the simulation.
                 let mining = Mining::Interval(config.sub_block());
-                let (source, _) = TestingSource::new(devnet, snapshots.load(), mining, codes, TESTING);
+                let every = Some(config.sub_block());
+                let (source, _) = TestingSource::new(devnet, snapshots.load(), mining, every, codes, TESTING);
                 Source::Testing(Box::new(source))
             }
             false => Source::Devnet(Box::new(devnet)),

@@ -1,13 +1,14 @@
 //! `eth_call`, and the gas and the access list that a call needs.
 
 use alloy_eips::eip2930::AccessList;
+use alloy_primitives::TxKind;
 use revm::context::result::ExecutionResult;
 use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
 
 use super::{Example, Method, Query, trace::trace_calls};
 use crate::{
-    engine::{Accessed, CallRequest, ConsoleOutput, Estimate, HaltText, SimBlock},
+    engine::{Accessed, BlockOverrides, Call, CallRequest, ConsoleOutput, Estimate, HaltText, SimBlock},
     ledger::{Selector, Snapshot},
     rpc::{
         json::{
@@ -150,8 +151,26 @@ impl Query for EstimateGas {
         let block = self.0.block;
         let request = self.0.into_request("eth_estimateGas", run.dialect)?;
         let snapshot = backend.select(run.published, select(block))?;
+        if run.dialect.for_tests && is_transfer(run, &snapshot, &request) {
+            return Ok(Quantity(TRANSFER_GAS));
+        }
         needed_gas(backend, &snapshot, &request, run).map(Quantity)
     }
+}
+
+/// The gas of a transfer of ether to an account without code.
+const TRANSFER_GAS: u64 = 21_000;
+
+/// Returns whether a call does nothing but transfer ether to an account without code.
+fn is_transfer(run: &Run<'_>, snapshot: &Snapshot, request: &CallRequest) -> bool {
+    let CallRequest { call: Call { to, data, access_list, authorization_list, blob_hashes, .. }, state, block } =
+        request;
+    let TxKind::Call(to) = to else { return false };
+    let is_plain = data.is_empty() && access_list.is_none() && authorization_list.is_none() && blob_hashes.is_none();
+    is_plain
+        && state.is_empty()
+        && *block == BlockOverrides::default()
+        && run.overlay.look_up(&snapshot.world, *to).is_some_and(|account| account.is_empty_code_hash())
 }
 
 /// Returns the smallest gas limit, within the dialect's tolerance, with which a call succeeds on `snapshot`.

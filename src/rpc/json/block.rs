@@ -288,6 +288,7 @@ pub fn prepared_transaction<T: Transaction + Typed2718>(
     raw: &[u8],
     tx: &T,
     signed: Option<&TxEnvelope>,
+    dialect: &Dialect,
 ) {
     let mut answer = Object::new(out);
     answer.data("raw", raw);
@@ -296,7 +297,7 @@ pub fn prepared_transaction<T: Transaction + Typed2718>(
     object.optional_quantity("chainId", tx.chain_id().filter(|id| *id != 0));
     object.quantity("nonce", tx.nonce()).address_or_null("to", tx.to()).quantity("gas", tx.gas_limit());
     let mut fee = |key, value: Option<u128>| or_null(object.key(key), value.map(U256::from), quantity_u256);
-    fee("gasPrice", tx.gas_price());
+    fee("gasPrice", tx.gas_price().or_else(|| dialect.for_tests.then(|| tx.max_fee_per_gas())));
     fee("maxPriorityFeePerGas", tx.max_priority_fee_per_gas());
     fee("maxFeePerGas", tx.is_dynamic_fee().then(|| tx.max_fee_per_gas()));
     object.u256("value", tx.value()).data("input", tx.input());

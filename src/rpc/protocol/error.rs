@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// geth's code of a revert.
-const REVERTED: i32 = 3;
+pub const REVERTED: i32 = 3;
 /// EIP-7966: no receipt came in time.
 const RECEIPT_TIMEOUT: i32 = 4;
 /// EIP-7966: a transaction cannot be mined at present.

@@ -48,7 +48,7 @@ pub enum ChainChange {
     /// Returns to the beginning, or begins on a block of an upstream's, without the transactions that wait and the states that were
     /// saved.
     Reset(Option<ForkTarget>),
-    /// Fetches the state of a fork from the node at this URL.
+    /// Fetches the state of a fork from the node at this URL; changes nothing on a chain that is none.
     FetchFrom(String),
     /// Moves the clock forward, by seconds.
     MoveClock(u64),
@@ -82,7 +82,7 @@ pub enum FieldChoice {
 pub enum Mining {
     /// A block for each transaction, when it arrives.
     OnArrival,
-    /// A block at each of these intervals, in sub-blocks as any devnet's.
+    /// A block at each of these intervals, in sub-blocks as any devnet's if they are asked for, else a draft until then.
     Interval(Duration),
     /// On request only. The block being built is a draft of what waits.
     OnRequest,

@@ -49,8 +49,8 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 pub struct TestingSource {
     devnet: DevnetSource,
     mining: Mining,
-    /// The most time between two sub-blocks.
-    sub_block: Duration,
+    /// The most time between two sub-blocks of a block that is mined at an interval; `None` if it has none.
+    sub_block: Option<Duration>,
     codes: Arc<CodeCache>,
     changes: mpsc::Receiver<(ChainChange, Answer)>,
     /// The most states that are saved, and blocks that one request mines.
@@ -76,17 +76,19 @@ struct SavedChain {
 }
 
 impl TestingSource {
-    /// Creates the source, which goes on from `first` and mines on these occasions, and its handle. `most` bounds the states that are
+    /// Creates the source, which goes on from `first` and mines on these occasions, and its handle. `sub_block` is the time between the
+    /// sub-blocks of blocks that are mined at an interval, if they have any. `most` bounds the states that are
     /// saved, the oldest of which is forgotten for one more, and the blocks that one request mines.
     pub fn new(
         devnet: DevnetSource,
         first: Arc<Chain>,
         mining: Mining,
+        sub_block: Option<Duration>,
         codes: Arc<CodeCache>,
         most: u32,
     ) -> (Self, ChainControl) {
         let (control, changes) = ChainControl::new();
-        let (sub_block, first) = (devnet.every, SavedChain::of(&devnet.devnet, first));
+        let first = SavedChain::of(&devnet.devnet, first);
         let saved = BTreeMap::new();
         (
             Self {
@@ -126,7 +128,7 @@ impl TestingSource {
     pub async fn make(&mut self, feed: &mut Feed, change: ChainChange) -> Result<ChangeOutcome, ChangeError> {
         let changes_nothing = matches!(change, ChainChange::Save | ChainChange::Describe);
         let outcome = self.change(feed, change).await?;
-        if self.mining == Mining::OnRequest && !changes_nothing {
+        if self.drafts() && !changes_nothing {
             self.follow(feed).await?;
         }
         Ok(outcome)
@@ -163,8 +165,10 @@ impl TestingSource {
             ChainChange::RollBack { blocks } => self.roll_back(feed, blocks).await?,
             ChainChange::Reset(target) => self.reset(feed, target).await?,
             ChainChange::FetchFrom(url) => {
-                let forking = self.forking.as_ref().ok_or(ChangeError::NoFork)?;
-                forking.fetch_from(url).await?;
+                // As anvil has it, the URL is of no use elsewhere.
+                if let Some(forking) = &self.forking {
+                    forking.fetch_from(url).await?;
+                }
                 if self.is_stuck {
                     self.follow(feed).await?;
                 }
@@ -228,7 +232,7 @@ impl TestingSource {
         self.pace(feed);
         feed.set_state(self.devnet.health());
         feed.committed().await.map_err(|_| ChangeError::Failed)?;
-        if mining != Mining::OnRequest && feed.snapshots.newest().is_draft() {
+        if !self.drafts() && feed.snapshots.newest().is_draft() {
             self.reopen(feed).await?;
         }
         self.follow(feed).await
@@ -236,16 +240,34 @@ impl TestingSource {
 
     /// Takes the pace of the occasions on which it mines.
     fn pace(&mut self, feed: &Feed) {
-        match self.mining {
-            Mining::Interval(interval) => {
-                self.devnet.every = interval.min(self.sub_block);
+        match (self.mining, self.sub_block) {
+            (Mining::Interval(interval), Some(sub_block)) => {
+                self.devnet.every = interval.min(sub_block);
                 let sub_blocks = interval.as_nanos() / self.devnet.every.as_nanos().max(1);
                 self.devnet.devnet.pace(self.devnet.every, u32::try_from(sub_blocks).unwrap_or(u32::MAX));
             }
-            Mining::OnArrival | Mining::OnRequest => self.devnet.devnet.pace(MOST_TIME, 1),
+            (Mining::Interval(interval), None) => {
+                self.devnet.every = interval;
+                self.devnet.devnet.pace(MOST_TIME, 1);
+            }
+            (Mining::OnArrival | Mining::OnRequest, _) => self.devnet.devnet.pace(MOST_TIME, 1),
         }
         self.devnet.is_still = !matches!(self.mining, Mining::Interval(_));
-        feed.pool.on_arrival.follow(self.devnet.is_still);
+        feed.pool.on_arrival.follow(self.follows());
+    }
+
+    /// Returns whether the block being built is a draft of what waits.
+    fn drafts(&self) -> bool {
+        match self.mining {
+            Mining::OnRequest => true,
+            Mining::Interval(_) => self.sub_block.is_none(),
+            Mining::OnArrival => false,
+        }
+    }
+
+    /// Returns whether transactions are taken up as they arrive.
+    fn follows(&self) -> bool {
+        self.mining == Mining::OnArrival || self.drafts()
     }
 
     /// Takes up what has become ready, or has left: mines each transaction in a block of its own, or drafts the next block of all.
@@ -261,19 +283,15 @@ impl TestingSource {
     }
 
     async fn take_up(&mut self, feed: &mut Feed) -> Result<(), ChangeError> {
-        match self.mining {
-            Mining::Interval(_) => {}
-            Mining::OnArrival => {
-                while self.devnet.go_on_by(feed, Devnet::arrival).await? {
-                    // The thread also runs the actor of the feed.
-                    tokio::task::yield_now().await;
-                }
+        if self.mining == Mining::OnArrival {
+            while self.devnet.go_on_by(feed, Devnet::arrival).await? {
+                // The thread also runs the actor of the feed.
+                tokio::task::yield_now().await;
             }
-            Mining::OnRequest if !feed.pool.is_empty() => {
-                self.devnet.go_on_by(feed, Devnet::draft).await?;
-            }
-            Mining::OnRequest if feed.snapshots.newest().is_draft() => self.reopen(feed).await?,
-            Mining::OnRequest => {}
+        } else if self.drafts() && !feed.pool.is_empty() {
+            self.devnet.go_on_by(feed, Devnet::draft).await?;
+        } else if self.drafts() && feed.snapshots.newest().is_draft() {
+            self.reopen(feed).await?;
         }
         Ok(())
     }
@@ -488,14 +506,18 @@ impl FeedSource for TestingSource {
                             ticks = Ticks::of(self.mining, self.devnet.every);
                         }
                     }
-                    Ok(()) = arrived.changed(), if self.devnet.is_still => {
+                    Ok(()) = arrived.changed(), if self.follows() => {
                         // The feed says why nothing can be mined.
                         let _ = self.follow(&mut feed).await;
                     }
                     () = tokio::time::sleep(RETRY_INTERVAL), if self.is_stuck => {
                         let _ = self.follow(&mut feed).await;
                     }
-                    () = ticks.tick() => self.go_on(&mut feed).await,
+                    () = ticks.tick() => match self.drafts() {
+                        // The feed says why nothing can be mined.
+                        true => drop(self.end_block(&mut feed).await),
+                        false => self.go_on(&mut feed).await,
+                    },
                 }
             }
         }

@@ -6,7 +6,7 @@ use super::{Dialect, standard::like_geth};
 use crate::{engine::revert_reason, rpc::protocol::error::RpcError};
 
 /// The standard dialect of a chain under test.
-pub static ANVIL: Dialect = like_geth(reverted, told);
+pub static ANVIL: Dialect = like_geth(true, reverted, told);
 
 /// anvil's code of a transaction that is rejected.
 const REJECTED: i32 = -32003;
@@ -14,6 +14,7 @@ const REJECTED: i32 = -32003;
 const TEXTS: &[(&str, i32, &str)] = &[
     ("insufficient funds for gas * price + value", REJECTED, "Insufficient funds for gas * price + value"),
     ("err: insufficient funds for gas * price + value", REJECTED, "Insufficient funds for gas * price + value"),
+    ("insufficient funds for transfer", REJECTED, "Insufficient funds for gas * price + value"),
     ("nonce too low", REJECTED, "nonce too low"),
     ("nonce has max value", REJECTED, "nonce has max value"),
     ("intrinsic gas too low", -32000, "intrinsic gas too high -- CallGasCostMoreThanGasLimit"),
@@ -43,7 +44,11 @@ fn told(error: RpcError) -> RpcError {
     if let Some(gas) = gas {
         return RpcError::new(REJECTED, format!("Out of gas: gas required exceeds allowance: {gas}"));
     }
-    match TEXTS.iter().find(|(of_geth, ..)| message.starts_with(of_geth)) {
+    // The reason why an estimate has failed.
+    let reason =
+        message.strip_prefix("failed with ").and_then(|rest| rest.split_once(" gas: ")).map(|(_, reason)| reason);
+    let reason = reason.unwrap_or(message);
+    match TEXTS.iter().find(|(of_geth, ..)| reason.starts_with(of_geth)) {
         Some((_, code, text)) => RpcError::new(*code, *text),
         None => RpcError::Answer(error),
     }

@@ -22,6 +22,7 @@ pub static PRESIM: Dialect = Dialect {
     shows_early_fields: true,
     // As on the chain, which never has reverted logs.
     counts_reverted_logs: false,
+    for_tests: false,
     // One message for all reverts, with the reason in `data`.
     told: |error| error,
     revert: |data| RpcError::with_data(-32000, "execution reverted", data),

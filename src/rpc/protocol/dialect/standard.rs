@@ -11,10 +11,14 @@ use crate::{
 };
 
 /// The dialect of `/standard`.
-pub static STANDARD: Dialect = like_geth(reverted, |error| error);
+pub static STANDARD: Dialect = like_geth(false, reverted, |error| error);
 
-/// Returns a dialect in geth's manner, with these errors.
-pub(super) const fn like_geth(revert: fn(Bytes) -> RpcError, told: fn(RpcError) -> RpcError) -> Dialect {
+/// Returns a dialect in geth's manner, for tests or not, with these errors.
+pub(super) const fn like_geth(
+    for_tests: bool,
+    revert: fn(Bytes) -> RpcError,
+    told: fn(RpcError) -> RpcError,
+) -> Dialect {
     Dialect {
         refuses_unknown_fields: false,
         requires_to_and_selector: false,
@@ -34,6 +38,7 @@ pub(super) const fn like_geth(revert: fn(Bytes) -> RpcError, told: fn(RpcError) 
         shows_revert_data: false,
         shows_early_fields: false,
         counts_reverted_logs: true,
+        for_tests,
         revert,
         told,
         // EIP-5792's `AtomicityNotSupported`.
