@@ -714,6 +714,8 @@ async fn errors_have_the_texts_that_anvil_gives_them() {
     let mined = json!([node.result("/", "eth_sendTransaction", call.clone()).await]);
     assert_eq!(node.result("/", "eth_getTransactionReceipt", mined).await["status"], "0x0");
     assert_eq!(told("eth_estimateGas", call).await, (3, "execution reverted: custom error 0x12345678".to_owned()));
+    let filled = told("eth_fillTransaction", json!([{ "from": ALICE, "to": WHALE, "data": "0x12345678" }])).await;
+    assert_eq!(filled, (3, "execution reverted: custom error 0x12345678".to_owned()));
     // A transfer costs what it costs, whoever has the ether.
     let transfer = json!([{ "from": WHALE, "to": BOB, "value": hex(ETHER) }]);
     assert_eq!(node.result("/", "eth_estimateGas", transfer).await, "0x5208");

@@ -130,7 +130,16 @@ impl Method for FillTransaction {
     };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
-        let call = sent(self.transaction, backend, run)?;
+        let mut call = sent(self.transaction, backend, run)?;
+        if let CallFees::Market { max_fee: None, max_priority } = call.fees
+            && run.dialect.for_tests
+            && let Some(base_fee) = run.published.newest.header().base_fee_per_gas
+        {
+            // As anvil has it: the price of the moment, without room for a base fee that rises.
+            let tip = backend.wallet.fees.tip(run.published);
+            let max_fee = Some(u128::from(base_fee).saturating_add(tip));
+            call.fees = CallFees::Market { max_fee, max_priority: max_priority.or(Some(tip)) };
+        }
         if call.blob_hashes.is_some() {
             return Err(refuse("filling in blob transactions is not supported".to_owned()));
         }
@@ -139,7 +148,7 @@ impl Method for FillTransaction {
             let sender = run.overlay.look_up(&run.published.newest.world, call.from);
             backend.pool.next_nonce(call.from, sender.map_or(0, |account| account.nonce))
         });
-        let (call, gas) = fill(backend, run, call)?;
+        let (call, gas) = fill(backend, run, call, false)?;
         let fields = TxFields { chain_id: backend.spec.chain_id(), nonce, gas };
         let (tx, raw) = fill_unsigned(call, fields)?;
         json::prepared_transaction(&mut run.out, &raw, &tx, None, run.dialect);
@@ -285,8 +294,9 @@ fn check(backend: &Backend, call: &Call) -> Result<()> {
     Ok(())
 }
 
-/// Fills in the fees and the gas limit that a call leaves open, as geth's `setDefaults` does. Returns the gas limit with the call.
-fn fill(backend: &Backend, run: &mut Run<'_>, mut call: Call) -> Result<(Call, u64)> {
+/// Fills in the fees and the gas limit that a call leaves open, as geth's `setDefaults` does. A call that `may_fail` gets the gas of a
+/// block if no gas lets it succeed. Returns the gas limit with the call.
+fn fill(backend: &Backend, run: &mut Run<'_>, mut call: Call, may_fail: bool) -> Result<(Call, u64)> {
     let least = call.nonce.map(|nonce| backend.pool.least_fees(&call.from, nonce)).unwrap_or_default();
     call.fees = fill_fees(backend, run, &call, least)?;
     let gas = match call.gas {
@@ -295,7 +305,7 @@ fn fill(backend: &Backend, run: &mut Run<'_>, mut call: Call) -> Result<(Call, u
         None => {
             let request = CallRequest { call: call.clone(), ..CallRequest::default() };
             match needed_gas(backend, &run.published.newest, &request, run) {
-                Err(RpcError::Answer(error)) if run.dialect.for_tests && error.code() == REVERTED => {
+                Err(RpcError::Answer(error)) if may_fail && error.code() == REVERTED => {
                     let header = run.published.newest.header();
                     header.gas_limit.min(backend.spec.most_tx_gas(header.timestamp))
                 }
@@ -335,7 +345,7 @@ fn signing_error(error: SigningError) -> RpcError {
 /// Sends a transaction of an account that is open to all clients, or impersonated.
 fn send_from_open(backend: &Backend, run: &mut Run<'_>, account: Option<&SigningAccount>, call: Call) -> Result<()> {
     let chain_id = backend.spec.chain_id();
-    let (call, gas) = fill(backend, run, call)?;
+    let (call, gas) = fill(backend, run, call, run.dialect.for_tests)?;
     let choosing = account.map_or(&backend.impersonated.choosing, |account| &account.choosing).lock();
     let kind = if call.nonce.is_some() { PoolNonce::Any } else { PoolNonce::Free };
     let mut tries = 0;
