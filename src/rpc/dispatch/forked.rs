@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::{
     objects,
@@ -19,6 +19,8 @@ use crate::{
 
 /// The method whose range of blocks may be in both chains.
 const GET_LOGS: &str = "eth_getLogs";
+/// The method that names its block in the second parameter. The first is a number, too.
+const FEE_HISTORY: &str = "eth_feeHistory";
 
 impl RequestRunner {
     /// Has the upstream answer a request that this node cannot, on a chain that is built on block `fork` of the upstream's. `own` is
@@ -35,11 +37,13 @@ impl RequestRunner {
         fork: u64,
         own: Result<Vec<u8>>,
     ) -> Result<Vec<u8>> {
-        let params: Value = objects::from_str(&request.params).unwrap_or_default();
-        if request.method.name == GET_LOGS {
-            return self.logs(remote, run, request, fork, params).await;
+        // Parameters that a handler has taken are a list.
+        let Ok(params) = objects::from_str::<Vec<Value>>(&request.params) else { return own };
+        if let (GET_LOGS, Some(Value::Object(filter))) = (request.method.name, params.first()) {
+            return self.logs(remote, run, request, fork, filter.clone()).await;
         }
-        if number(params.get(0)).is_some_and(|number| number > fork) {
+        let place = usize::from(request.method.name == FEE_HISTORY);
+        if number(params.get(place)).is_some_and(|number| number > fork) {
             return own;
         }
         let mut out = begin(&request.id, "result");
@@ -61,24 +65,25 @@ impl RequestRunner {
         run: RunHandler,
         request: Request,
         fork: u64,
-        mut params: Value,
+        mut filter: Map<String, Value>,
     ) -> Result<Vec<u8>> {
-        let last = number(params.get(0).and_then(|filter| filter.get("toBlock")));
-        let newest = request.published.newest.header().number;
-        let last = last.unwrap_or(match params[0]["toBlock"].as_str() {
-            Some("pending") => newest,
+        let to = filter.get("toBlock");
+        let last = number(to).unwrap_or_else(|| match to.and_then(Value::as_str) {
+            Some("pending") => request.published.newest.header().number,
             _ => request.published.head().number(),
         });
         let mut out = begin(&request.id, "result");
         let start = out.len();
-        params[0]["toBlock"] = json!(format!("{:#x}", last.min(fork)));
-        remote.forward(&Request { params: params.to_string().into(), ..request.clone() }, &mut out).await?;
+        filter.insert("toBlock".to_owned(), json!(format!("{:#x}", last.min(fork))));
+        let params = json!([filter]).to_string().into();
+        remote.forward(&Request { params, ..request.clone() }, &mut out).await?;
         if last <= fork {
             return Ok(out);
         }
-        params[0]["fromBlock"] = json!(format!("{:#x}", fork + 1));
-        params[0]["toBlock"] = json!(format!("{last:#x}"));
-        let (_, ours) = self.run(run, Request { params: params.to_string().into(), ..request.clone() }).await?;
+        filter.insert("fromBlock".to_owned(), json!(format!("{:#x}", fork + 1)));
+        filter.insert("toBlock".to_owned(), json!(format!("{last:#x}")));
+        let params = json!([filter]).to_string().into();
+        let (_, ours) = self.run(run, Request { params, ..request.clone() }).await?;
         let theirs = out[start..].trim_ascii_end().strip_suffix(b"]").map_or(start, |list| start + list.len());
         let ours = ours.get(begin(&request.id, "result").len()..).and_then(|list| list.strip_prefix(b"["));
         let Some(ours) = ours else { return Ok(out) };
