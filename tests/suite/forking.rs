@@ -157,6 +157,7 @@ async fn the_past_is_the_upstreams_up_to_the_block_and_its_own_after_it() {
     assert_eq!(logs("0x0", json!("latest")).await, [of_second.clone(), of_third.clone()].concat());
     assert_eq!(logs("0x1", Value::Null).await, [of_second, of_third.clone()].concat());
     assert_eq!(logs("0x3", json!("latest")).await, of_third);
+    assert_eq!(logs("earliest", json!("0x2")).await, vec![2; each]);
 
     let fees = fork.result("/", "eth_feeHistory", json!(["0x5", "latest", []])).await;
     assert_eq!((&fees["oldestBlock"], fees["gasUsedRatio"].as_array().map(Vec::len)), (&json!("0x2"), Some(2)));

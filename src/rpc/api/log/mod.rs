@@ -133,6 +133,8 @@ fn known_range(
 ) -> Result<(Option<(u64, u64)>, Option<Block>)> {
     let number = |selector: Selector, end: &str| match selector {
         Selector::Number(number) => Ok(number),
+        // The first block of an upstream's chain is not here.
+        Selector::Earliest => Ok(backend.find(published, selector)?.map_or(0, |first| first.number())),
         other => match backend.find(published, other)? {
             Some(block) => Ok(block.number()),
             None => Err(RpcError::params(format!("params[0].{end}: unknown block"))),
