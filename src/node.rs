@@ -62,8 +62,8 @@ use crate::{
     pool::{DroppedTransaction, PoolDrops, TxOutbox},
     rpc::{
         Access, Backend, CLIENT_VERSION, Filters, ForwardedMethods, Front, FrontActor, HttpService, IoMemory,
-        IoThreads, RequestLimits, RequestRunner, ServedFiles, ServerConfig, ShapeLimits, StateCompletion, Stop,
-        Subscriptions, SyncTimeouts, TESTING_VERSION, Waiters, Watches, announce, serve_metrics,
+        IoThreads, PastStates, RequestLimits, RequestRunner, ServedFiles, ServerConfig, ShapeLimits, StateCompletion,
+        Stop, Subscriptions, SyncTimeouts, TESTING_VERSION, Waiters, Watches, announce, serve_metrics,
     },
     scheduler::{Drain, Executor, ExecutorConfig, WorkerActor},
     source::{
@@ -131,7 +131,9 @@ impl NodeInfo {
             ("factory", world.factory),
             ("router", world.router),
         ];
-        tokens.into_iter().chain(self.pairs.iter().map(|pair| (pair.name, pair.address))).collect()
+        let pairs = self.pairs.iter().map(|pair| (pair.name, pair.address));
+        let load = world.load.map(|load| ("load", load));
+        tokens.into_iter().chain(pairs).chain(load).collect()
     }
 }
 
@@ -533,6 +535,7 @@ impl Actors {
                 rounds: config.live.upstream_rounds as usize,
                 lacks_rules,
                 forwarded: ForwardedMethods(config.live.forward.clone()),
+                past: PastStates::new((config.live.archive_cache_mb as usize) << 20),
                 permits: Semaphore::new((config.live.upstream_concurrency as usize / 2).max(1)),
                 executed: metrics.counter(
                     "presim_executed_by_upstream_total",

@@ -1,13 +1,14 @@
 // The contract ABI, as far as calls and logs need it: data into values by a signature, and values into data.
 // https://docs.soliditylang.org/en/latest/abi-spec.html
 
-/** Parses `name(type name,…)` into its name and its parameters, each with `type`, `name`, `indexed` and `parts`. */
+/** Parses `name(type name,…) returns (type name,…)` into its name, its parameters and its results, each with `type`, `name`, `indexed` and `parts`. */
 export function parse(signature) {
   const open = signature.indexOf("(");
   const name = signature.slice(0, open).replace(/^function\s+/, "").trim();
   if (open < 1 || !/^[A-Za-z_$][\w$]*$/.test(name)) throw new Error(`${signature}: expected a function like transfer(address to, uint256 value)`);
   const end = closing(signature, open);
-  return { name, params: list(signature.slice(open + 1, end)) };
+  const results = /^\s*returns\s*\(/.exec(signature.slice(end + 1)), from = end + 1 + (results?.[0].length ?? 0);
+  return { name, params: list(signature.slice(open + 1, end)), results: results ? list(signature.slice(from, closing(signature, from - 1))) : [] };
 }
 
 /** Returns the signature that is hashed: the types alone. */

@@ -6,6 +6,9 @@ import { plot } from "./plot.js";
 import { functions } from "./signatures.js";
 
 const MOST_CALLS = 50;
+/** The most that a word of the ABI holds: an approval without a limit, a deadline that never comes. */
+const MOST = ((1n << 256n) - 1n).toString();
+const SWAP = "swapExactTokensForTokens(uint256 amountIn, uint256 amountOutMin, address[] path, address to, uint256 deadline)";
 const OBJECTIVES = { balance: "the balance of an account", coinbase: "what the block's producer gets", gasUsed: "less gas" };
 
 let nextId = 1;
@@ -13,6 +16,27 @@ const labelled = (label, input, note) => {
   input.id ||= `field-${nextId++}`;
   return el("div", { class: "field" }, el("label", { for: input.id }, label), input, note && el("small", { class: "soft" }, note));
 };
+
+/** Returns the data of a call with values as a person writes them. */
+export function dataOf(signature, values) {
+  const [selector] = Object.entries(functions).find(([, known]) => known.startsWith(signature));
+  return selector + encode(parse(signature).params, values);
+}
+
+/**
+ * Returns the calls of a bundle that gains on the devnet, or null on another chain: somebody buys much ALPHA, and `from`
+ * sells it dear and buys it back over BETA.
+ */
+export function backrun(contracts, accounts) {
+  const [weth, alpha, beta, router] = ["WETH", "ALPHA", "BETA", "router"].map((name) => contracts.find((one) => one.name === name)?.address);
+  const from = accounts[5], other = accounts[6];
+  if (!router || !other) return null;
+  return [
+    { from: other, to: router, value: "200", signature: "swapExactETHForTokens(uint256 amountOutMin, address[] path, address to, uint256 deadline)", values: ["0", `[${weth}, ${alpha}]`, other, MOST] },
+    { from, to: alpha, signature: "approve(address spender, uint256 value)", values: [router, MOST] },
+    { from, to: router, signature: SWAP, values: ["1000000000000000000000", "0", `[${alpha}, ${weth}, ${beta}, ${alpha}]`, from, MOST] },
+  ];
+}
 
 export class BundleBuilder {
   #app;
@@ -23,8 +47,8 @@ export class BundleBuilder {
   #problem = el("p", { class: "bad", role: "alert", hidden: true });
   #found = el("div", { "aria-live": "polite" });
   #place = el("select", {});
-  #from = el("input", { value: "0.1", inputmode: "decimal" });
-  #to = el("input", { value: "1000", inputmode: "decimal" });
+  #from = el("input", { value: "10", inputmode: "decimal" });
+  #to = el("input", { value: "500,000", inputmode: "decimal" });
   #decimals = el("input", { type: "number", min: 0, max: 77, value: 18 });
   #points = el("input", { type: "number", min: 2, max: 200, value: 40 });
   #how = el("select", {}, el("option", { value: "geometric" }, "at equal ratios"), el("option", { value: "linear" }, "at equal steps"), el("option", { value: "maximize" }, "narrow down to the maximum"));
@@ -47,7 +71,7 @@ export class BundleBuilder {
     this.#how.addEventListener("change", () => { this.#points.disabled = this.#how.value === "maximize"; });
     this.#objective.addEventListener("change", () => { this.#who.disabled = this.#token.disabled = this.#objective.value !== "balance"; });
     this.element = el("details", { class: "box" }, el("summary", {}, el("h3", {}, "Build a bundle")),
-      this.#addresses, el("datalist", { id: "signatures" }, [...new Set(Object.values(functions))].map((text) => el("option", { value: text }))),
+      this.#addresses, el("datalist", { id: "signatures" }, [...new Set(Object.values(functions).map((text) => text.split(" returns ")[0]))].map((text) => el("option", { value: text }))),
       this.#list, el("div", { class: "bar" }, el("button", { type: "button", click: () => this.#add({}).focus() }, "Add a call"), mode("simulate", "Simulate"), mode("search", "Search the best amount")),
       search, this.#problem,
       el("div", { class: "bar" },
@@ -65,20 +89,16 @@ export class BundleBuilder {
   /** Begins with what this chain offers: a trade on the devnet, or an empty call. */
   meet() {
     const { model } = this.#app, contracts = model.status.contracts;
-    const contract = (name) => contracts.find((one) => one.name === name)?.address;
     fill(this.#addresses, contracts.map(({ name, address }) => el("option", { value: address }, name)), model.accounts.map((address, index) => el("option", { value: address }, `account ${index}`)));
     if (this.#calls.length) return;
-    const [weth, alpha, beta, router] = ["WETH", "ALPHA", "BETA", "router"].map(contract), from = model.accounts[5] ?? model.accounts[0] ?? "";
-    if (!router || !from) {
-      this.#add({ from });
+    const calls = backrun(contracts, model.accounts);
+    if (!calls) {
+      this.#add({ from: model.accounts[0] ?? "" });
       return;
     }
-    const most = ((1n << 256n) - 1n).toString();
-    // The cycle over the three pairs, which gains where the devnet's traffic has left an arbitrage.
-    this.#add({ from, to: alpha, signature: "approve(address spender, uint256 value)", values: [router, most] });
-    this.#add({ from, to: router, signature: "swapExactTokensForTokens(uint256 amount, uint256 limit, address[] path, address to, uint256 deadline)", values: ["1000000000000000000", "0", `[${alpha}, ${beta}, ${weth}, ${alpha}]`, from, most] });
-    [this.#who.value, this.#token.value] = [from, alpha];
-    this.#places("1:word:0");
+    for (const call of calls) this.#add(call);
+    [this.#who.value, this.#token.value] = [calls[2].from, calls[1].to];
+    this.#places("2:word:0");
   }
 
   #add({ from = this.#calls.at(-1)?.from.value ?? "", to = "", value = "", gas = "", signature = "", values = [] }) {

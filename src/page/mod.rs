@@ -1,6 +1,8 @@
 //! The page for browsers: what the node does now, the transactions as they come, a place to try requests, and what waits
 //! for approval. `README.md` says how it is built.
 
+mod documents;
+
 use std::collections::BTreeMap;
 
 use alloy_primitives::{hex, keccak256};
@@ -28,7 +30,7 @@ pub fn files(needs_token: bool) -> ServedFiles {
             ServedFile::new(concat!("/page/", $name), $kind, include_str!($name))
         };
     }
-    ServedFiles(vec![
+    let mut files = vec![
         ServedFile::new("/", HTML, page),
         file!("page.css", STYLE),
         file!("icon.svg", IMAGE),
@@ -47,7 +49,9 @@ pub fn files(needs_token: bool) -> ServedFiles {
         file!("wallet.js", SCRIPT),
         ServedFile::new("/page/hidden.js", SCRIPT, hidden()),
         ServedFile::new("/page/signatures.js", SCRIPT, signatures()),
-    ])
+    ];
+    files.extend(documents::files(HTML));
+    ServedFiles(files)
 }
 
 /// Returns the characters that are escaped as a script: a regular expression that finds each of them.
@@ -57,14 +61,13 @@ fn hidden() -> String {
     format!("export const hidden = /[{}]/gu;\n", ranges.concat())
 }
 
-/// Returns the signatures as a script: those of functions and errors by selector, and those of events by topic. Of two
-/// with the same, the first counts.
+/// Returns the signatures as a script: those of functions, with what they return, and errors by selector, and those of
+/// events by topic. Of two with the same, the first counts.
 fn signatures() -> String {
     let kinds = [("function", 4), ("error", 4), ("event", 32)].map(|(kind, length)| {
         let mut known = BTreeMap::new();
         for signature in SIGNATURES.lines().filter_map(|line| line.strip_prefix(kind)?.strip_prefix(' ')) {
-            let signature = without_results(signature);
-            let hash = keccak256(plain(signature));
+            let hash = keccak256(plain(without_results(signature)));
             known.entry(hex::encode_prefixed(&hash[..length])).or_insert(signature);
         }
         let lines: String = known.iter().map(|(hash, signature)| format!("  \"{hash}\": \"{signature}\",\n")).collect();
@@ -96,7 +99,7 @@ mod tests {
     fn signatures_are_found_by_their_selectors_and_topics() {
         let script = signatures();
         for known in [
-            r#""0xa9059cbb": "transfer(address to, uint256 value)""#,
+            r#""0xa9059cbb": "transfer(address to, uint256 value) returns (bool)""#,
             r#""0xddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef": "Transfer(address indexed from, address indexed to, uint256 value)""#,
             r#""0x08c379a0": "Error(string reason)""#,
             r#""0x82ad56cb": "aggregate3((address, bool, bytes)[] calls)""#,

@@ -1,8 +1,8 @@
 // The playground: any method of `rpc.discover`, with examples, run at a state of choice.
 
-import { BundleBuilder } from "./bundle.js";
+import { BundleBuilder, backrun, dataOf } from "./bundle.js";
 import { languages } from "./copy.js";
-import { copier, el, fill, say, thousands } from "./dom.js";
+import { copier, el, fill, hexOf, say, thousands, wei } from "./dom.js";
 import { hidden } from "./hidden.js";
 import { callTree, simulatedAssets } from "./trace.js";
 
@@ -90,7 +90,7 @@ export class PlaygroundView {
     const contract = (name) => model.status?.contracts.find((one) => one.name === name)?.address;
     const account = this.#account.value || model.accounts[0] || `0x${"0".repeat(39)}1`;
     const other = model.accounts.find((one) => one !== account) ?? `0x${"0".repeat(39)}2`;
-    return { account, other, token: contract("ALPHA") ?? other, weth: contract("WETH"), router: contract("router"), chainId: model.status?.chainId ?? "0x1", hash: model.head ?? `0x${"0".repeat(64)}` };
+    return { account, other, token: contract("ALPHA") ?? other, weth: contract("WETH"), router: contract("router"), bundle: backrun(model.status?.contracts ?? [], model.accounts), chainId: model.status?.chainId ?? "0x1", hash: model.head ?? `0x${"0".repeat(64)}` };
   }
 
   #fillIn() {
@@ -214,7 +214,7 @@ function simulationOf(method, params) {
 }
 
 /** Returns examples of a method's parameters on this chain: those of the usual methods, and else the document's own. */
-function examplesOf({ name, examples = [] }, { account, other, token, weth, router, chainId, hash }) {
+function examplesOf({ name, examples = [] }, { account, other, token, weth, router, bundle, chainId, hash }) {
   const pad = (text) => text.replace(/^0x/, "").toLowerCase().padStart(64, "0");
   const amount = "0de0b6b3a7640000";
   const balance = { to: token, data: `0x70a08231${pad(account)}` };
@@ -244,6 +244,11 @@ function examplesOf({ name, examples = [] }, { account, other, token, weth, rout
     case "presim_simulate":
       return [{ title: "two transfers, with assets", params: [{ ...blocks([ether, transfer]), outputs: ["status", "gasUsed", "logs", "assets"] }, "pending"] }];
     case "presim_search":
+      if (bundle) {
+        const list = bundle.map(({ from, to, value, signature, values }) => ({ from, to, ...(value && { value: hexOf(wei(value)) }), data: dataOf(signature, values) }));
+        const [from, to] = ["10", "500000"].map((text) => hexOf(wei(text)));
+        return one("the best amount to sell after a large trade", { ...blocks(list), vary: [{ path: "blocks[0].calls[2].data", word: 0, maximize: { from, to } }], objective: { account: list[2].from, token: list[1].to }, top: 20 }, "pending");
+      }
       return one("the ether that is sent", { ...blocks([ether]), vary: [{ path: "blocks[0].calls[0].value", from: "0x1", to: "0xde0b6b3a7640000", points: 20, scale: "geometric" }], objective: { account }, top: 20 }, "pending");
     case "eth_callMany":
       return one("a transfer, and the balance after it", [{ transactions: [transfer, balance] }], { blockNumber: "pending", transactionIndex: -1 });

@@ -2,10 +2,12 @@
 
 import { el, fill, say, short, thousands, units } from "./dom.js";
 import { assetTable, callTree, effects, stateTable } from "./trace.js";
-import { netChanges } from "./words.js";
+import { netChanges, unwraps } from "./words.js";
 
 /** The most rows, and the most transactions that wait to be drawn. Of a faster stream, only the newest are shown. */
 const MOST_ROWS = 200, MOST_WAITING = 100;
+/** The most transactions of one drawing that are traced for the coin that they gave to their senders. */
+const MOST_TRACED = 8;
 const DRAW = 250;
 
 export class StreamView {
@@ -67,21 +69,30 @@ export class StreamView {
     const batch = this.#waiting;
     this.#waiting = [];
     // A transaction that cannot be put in words is shown as it is, and keeps no other from being shown.
-    const rows = await Promise.all(batch.map((tx) => this.#row(tx).catch(() => this.#plainRow(tx))));
+    let traces = MOST_TRACED;
+    const rows = await Promise.all(batch.map((tx) => this.#row(tx, unwraps(tx) && traces-- > 0).catch(() => this.#plainRow(tx))));
     // Somebody who reads a row with the keyboard keeps it.
     this.#rows.prepend(...rows.reverse());
     while (this.#rows.children.length > MOST_ROWS) this.#rows.lastElementChild.remove();
     say(this.#count, `${thousands(this.#seen)} came${this.#passed ? `, ${thousands(this.#passed)} too fast to show` : ""}; the last ${MOST_ROWS} are kept`);
   }
 
-  async #row(tx) {
+  async #row(tx, isTraced) {
     const { words } = this.#app;
-    const text = await words.describe(tx);
-    const value = BigInt(tx.value ?? 0);
-    const own = netChanges(tx.status === "0x0" ? [] : tx.logs ?? [], value > 0n && tx.status !== "0x0" ? [{ from: tx.from, to: tx.to, value }] : []).find(({ account }) => account === tx.from);
+    const [text, ether] = await Promise.all([words.describe(tx), this.#ether(tx, isTraced)]);
+    const own = netChanges(tx.status === "0x0" ? [] : tx.logs ?? [], ether).find(({ account }) => account === tx.from);
     const changes = await Promise.all((own?.changes ?? []).slice(0, 4).map(async ({ token, id, value }) =>
       el("span", { class: value < 0n ? "change bad" : "change good" }, `${value > 0n ? "+" : ""}${await words.amount(token, value, id).catch(() => short(token ?? ""))}`)));
     return this.#line(tx, text, changes);
+  }
+
+  /** Returns the movements of the chain's coin: all of them if the transaction is traced, and else that of its value. */
+  async #ether(tx, isTraced) {
+    if (tx.status === "0x0") return [];
+    const traced = isTraced ? await this.#app.node.call("debug_traceTransaction", [tx.hash, { tracer: "callTracer" }]).catch(() => null) : null;
+    if (traced) return effects(traced).ether;
+    const value = BigInt(tx.value ?? 0);
+    return value > 0n ? [{ from: tx.from, to: tx.to, value }] : [];
   }
 
   /** Creates the row of a transaction that cannot be put in words. */

@@ -1,12 +1,12 @@
 // A call tree with gas, names and logs, changes of assets, and changes of state.
 
-import { el, hexOf, short, table, thousands, units } from "./dom.js";
+import { el, hexOf, say, short, table, thousands, units } from "./dom.js";
 import { netChanges, revertText } from "./words.js";
 
 /** The most frames and logs that are shown. A tree may have thousands, and the browser would stand still. */
 const MOST_LINES = 500;
 
-/** Creates the tree of a frame of `callTracer`. */
+/** Creates the tree of a frame of `callTracer`. What calls returned is filled in as soon as their tokens are known. */
 export function callTree(words, frame) {
   const room = { left: MOST_LINES };
   const tree = el("div", { class: "tree" }, node(words, frame, room, 0));
@@ -33,16 +33,18 @@ function node(words, frame, room, depth) {
   const inner = [
     ...(frame.calls ?? []).map((one) => node(words, one, room, depth + 1)),
     ...(frame.logs ?? []).map((log) => logLine(words, log, room)),
-    returned(frame),
+    returned(words, frame, known),
   ].filter(Boolean);
   if (!inner.length) return el("div", { class: "leaf" }, line);
   return el("details", { open: depth < 8 }, el("summary", {}, line), inner);
 }
 
-function returned(frame) {
+function returned(words, frame, known) {
   if (frame.error || !frame.output || frame.output === "0x" || frame.type.startsWith("CREATE")) return null;
   const shown = frame.output.length === 66 ? BigInt(frame.output) : null;
-  return el("div", { class: "leaf soft" }, "returns ", el("code", { title: frame.output.slice(0, 2000) }, shown === null ? `${frame.output.slice(0, 42)}… (${frame.output.length / 2 - 1} bytes)` : shown < 1n << 64n ? shown.toString() : frame.output));
+  const text = el("code", { title: frame.output.slice(0, 2000) }, shown === null ? `${frame.output.slice(0, 42)}… (${frame.output.length / 2 - 1} bytes)` : shown < 1n << 64n ? shown.toString() : frame.output);
+  if (known) words.returned(frame.to, known, frame.output).then((read) => read && say(text, read)).catch(() => {});
+  return el("div", { class: "leaf soft" }, "returns ", text);
 }
 
 function logLine(words, log, room) {

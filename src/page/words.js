@@ -11,6 +11,9 @@ const MOST_TOKENS = 500;
 const MOST_DECIMALS = 77n;
 const ZERO = `0x${"0".repeat(40)}`;
 
+/** The functions that return an amount of the token that has them. */
+const OF_AMOUNTS = new Set(["balanceOf", "totalSupply", "allowance"]);
+
 const topics = Object.entries(events);
 const topicsOf = (name) => new Set(topics.filter(([, text]) => text.startsWith(`${name}(`)).map(([topic]) => topic));
 const SWAPS = topicsOf("Swap"), APPROVALS = topicsOf("Approval"), DEPOSITS = topicsOf("Deposit"), WITHDRAWALS = topicsOf("Withdrawal");
@@ -43,10 +46,37 @@ export class Words {
     return this.#names.get(address.toLowerCase()) ?? short(address);
   }
 
-  /** Returns the function that data calls, as `{name, params, values}`, or null if it is not known. */
+  /** Returns the function that data calls, as `{name, params, values, results}`, or null if it is not known. */
   function(data) {
     const signature = functions[data.slice(0, 10)];
     return signature ? read(signature, (params) => decode(params, `0x${data.slice(10)}`)) : null;
+  }
+
+  /** Returns what a call of a known function returned, with amounts in units, or null if it cannot be read. */
+  async returned(to, { name, params, values, results }, output) {
+    let found;
+    try {
+      found = decode(results, output);
+    } catch {
+      return null;
+    }
+    if (!found.length) return null;
+    const path = values[params.findIndex((param) => param.name === "path" && param.type === "address[]")];
+    const texts = await Promise.all(found.map(async (value, at) => {
+      const label = results[at].name && `${results[at].name} `;
+      if (OF_AMOUNTS.has(name) && typeof value === "bigint") return `${label}${await this.#known(to, value)}`;
+      // A router's amounts are those of the tokens on the way.
+      if (Array.isArray(value) && value.length === path?.length && results[at].type === "uint256[]") {
+        return `${label}[${(await Promise.all(value.map((one, index) => this.#known(path[index], one)))).join(", ")}]`;
+      }
+      return `${label}${this.value(value)}`;
+    }));
+    return texts.join(", ");
+  }
+
+  /** Returns an amount of a token, or the number itself if the contract is none. */
+  async #known(token, value) {
+    return value < 1n << 255n && (await this.token(token)).decimals !== null ? this.amount(token, value) : this.value(value);
   }
 
   /** Returns the event of a log in the same form. */
@@ -136,12 +166,12 @@ export class Words {
     }
     if (others.length > 3) words.push(`and ${others.length - 3} transfers more`);
     for (const log of tx.logs ?? []) {
-      const [topic, who] = log.topics, wrapped = wrapping(log), most = uint(log.data);
+      const [topic] = log.topics, wrapped = wrapping(log), most = uint(log.data);
       if (wrapped) words.push(`${wrapped.isIn ? "wraps" : "unwraps"} ${await this.amount(null, wrapped.value)}`);
       if (APPROVALS.has(topic) && log.topics.length === 3 && most !== null && !moved.length) {
         words.push(`lets ${this.name(address(log.topics[2]))} take ${most > 1n << 255n ? `unlimited ${(await this.token(log.address)).symbol}` : await this.amount(log.address, most)}`);
       }
-      if (words.length > 8 || !who) break;
+      if (words.length > 8) break;
     }
     if (value > 0n && !words.some((one) => one.paid || String(one).startsWith("wraps"))) words.push(`sends ${await this.amount(null, value)} to ${this.name(tx.to)}`);
     if (!tx.to) words.push(`creates ${this.name(tx.contractAddress)}`);
@@ -194,6 +224,9 @@ function transfers(logs) {
     return id ? { ...ends, value: 1n, id: BigInt(id) } : { ...ends, value: uint(log.data) };
   }).filter(({ value }) => value !== null);
 }
+
+/** Returns whether a contract unwrapped the chain's coin, which it may have sent to somebody: no log tells that. */
+export const unwraps = (tx) => (tx.logs ?? []).some((log) => wrapping(log)?.isIn === false && address(log.topics[1]) !== tx.from);
 
 /** Returns what a log of the coin's wrapper gave to an account (`isIn`) or took; null for another log. */
 function wrapping({ topics, data }) {

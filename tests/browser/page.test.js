@@ -59,9 +59,17 @@ describe("on a devnet", () => {
             await page.locator(".detail .tree").waitFor();
             await page.getByRole("button", { name: "Pause" }).click();
           }
+          if (view === "now" && name === "narrow") {
+            const frame = page.getByRole("region", { name: "Methods" });
+            await until("the table's last column can be reached", () => frame.evaluate((frame) => {
+              frame.scrollLeft = frame.scrollWidth;
+              return frame.scrollLeft > 0 && frame.querySelector("th:last-child").getBoundingClientRect().right <= innerWidth;
+            }));
+          }
           if (view === "playground") {
             await page.getByRole("button", { name: "Run", exact: true }).click();
             await page.locator("#playground .tree").waitFor();
+            await until("the first example shows its number", async () => /returns \[1 WETH, [\d,.]+ ALPHA\]/.test(await page.locator("#playground .tree").textContent()));
             await page.getByText("Build a bundle").click();
             await page.getByLabel("Search the best amount").check();
             await page.getByRole("button", { name: "Run the bundle" }).click();
@@ -180,7 +188,7 @@ describe("on a devnet", () => {
     await page.getByRole("button", { name: "Run the bundle" }).click();
     await page.locator("#json").waitFor();
     const [{ calls, assets }] = JSON.parse(await page.locator("#json").textContent());
-    assert.deepEqual(calls.map(({ status }) => status), ["0x1", "0x1"]);
+    assert.deepEqual(calls.map(({ status }) => status), ["0x1", "0x1", "0x1"]);
     assert.ok(Object.keys(assets).length > 2);
     await page.getByLabel("Search the best amount").check();
     for (const values of ["geometric", "linear", "maximize"]) {
@@ -188,6 +196,7 @@ describe("on a devnet", () => {
       await page.getByRole("button", { name: "Run the bundle" }).click();
       const plot = page.getByRole("img", { name: /Objective over amount: \d+ points/ });
       await plot.waitFor();
+      assert.match(await page.locator("#playground").textContent(), /The best of \d+ variants: [\d,.]+ gives [\d,.]+ ALPHA/, "it pays");
       // A point is read with the keyboard.
       await plot.focus();
       await page.keyboard.press("ArrowRight");
@@ -216,6 +225,43 @@ describe("on a devnet", () => {
     const rows = page.getByRole("region", { name: "Standing bundles" }).locator("tbody tr");
     await until("both have run", async () => /-2.*-5|−2.*−5/.test((await rows.allTextContents()).join(" ")));
     assert.match((await rows.allTextContents())[0], /^better/);
+    await page.context().close();
+  });
+
+  test("the example of a search pays", LIMIT, async () => {
+    const page = await open(node, { hash: "#playground" });
+    await until("methods", async () => (await page.locator("#method option").count()) > 50);
+    await page.locator("#method").selectOption("presim_search");
+    await page.getByRole("button", { name: "Run", exact: true }).click();
+    await page.locator("#json").waitFor();
+    const { best: [{ objective, status }] } = JSON.parse(await page.locator("#json").textContent());
+    assert.ok(status === "0x1" && BigInt(objective) > 0n, `${status} ${objective}`);
+    assert.deepEqual(page.problems, []);
+    await page.context().close();
+  });
+
+  test("the stream names the contracts of the world, and counts the ether that a swap gave", LIMIT, async () => {
+    const page = await open(node, { hash: "#stream" });
+    await page.locator(".row .what", { hasText: /^calls load without data$/ }).first().waitFor();
+    await page.locator(".row", { hasText: /unwraps [\d.]+ ETH.*−[\d,.]+ (ALPHA|BETA)\+[\d.]+ ETH/ }).first().waitFor();
+    assert.deepEqual(page.problems, []);
+    await page.context().close();
+  });
+
+  test("a link leads to the documents, and theirs to each other", LIMIT, async () => {
+    const page = await open(node, { viewport: { width: 390, height: 900 } });
+    await page.getByRole("link", { name: "Documents" }).click();
+    await page.getByRole("heading", { level: 1, name: "presim" }).waitFor();
+    await page.locator('main a[href="src/rpc/README.md"]').first().click();
+    await page.locator("main h2").first().waitFor();
+    assert.match(page.url(), /documents\/src\/rpc\/README\.md$/);
+    assert.equal(await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth), 0, "it does not scroll sideways");
+    await page.evaluate(AXE);
+    const { violations } = await page.evaluate(() => globalThis.axe.run(document, { runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"] }));
+    assert.deepEqual(violations.map(({ id, nodes }) => `${id}: ${nodes[0].html.slice(0, 200)}`), []);
+    await page.getByRole("link", { name: "The node", exact: true }).click();
+    await becomes(page, "live");
+    assert.deepEqual(page.problems, []);
     await page.context().close();
   });
 

@@ -1,9 +1,12 @@
 //! The page for browsers over HTTP: who gets it, its headers, the token of its WebSocket, and the methods it reads.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
-use reqwest::Response;
+use reqwest::{Response, Url};
 use serde_json::{Value, json};
 use tokio_tungstenite::{
     connect_async,
@@ -36,19 +39,34 @@ async fn file(node: &TestNode, path: &str) -> (HeaderMap, String) {
     (headers, answer.text().await.expect("it is text"))
 }
 
-/// Returns the paths of all files of the page: those that the document names, and those that scripts import.
-async fn files(node: &TestNode) -> BTreeSet<String> {
-    let mut found = BTreeSet::from(["/".to_owned()]);
+/// Returns the paths of all files of the page, with their texts: those that documents link to, and those that scripts
+/// import. Fails if a link leads nowhere.
+async fn files(node: &TestNode) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    let mut anchors = BTreeSet::new();
     let mut pending = vec!["/".to_owned()];
     while let Some(path) = pending.pop() {
+        if found.contains_key(&path) {
+            continue;
+        }
         let (_, text) = file(node, &path).await;
-        let names = ["href=\"", "src=\"", "from \"./"].into_iter().flat_map(|before| text.split(before).skip(1));
-        for name in names.filter_map(|after| after.split('"').next()).filter(|name| !name.starts_with('#')) {
-            let path = if name.starts_with("page/") { format!("/{name}") } else { format!("/page/{name}") };
-            if found.insert(path.clone()) {
-                pending.push(path);
+        let base = Url::parse(&node.url(&path)).unwrap();
+        let marks: &[&str] = if path.ends_with(".js") { &["from \""] } else { &["href=\"", "src=\""] };
+        let names = marks.iter().flat_map(|before| text.split(before).skip(1));
+        for name in names.filter_map(|after| after.split('"').next()) {
+            let target = base.join(name).unwrap();
+            // Views have names in place of anchors.
+            if target.origin() == base.origin() && path.ends_with(".md") {
+                anchors.extend(target.fragment().map(|anchor| (target.path().to_owned(), anchor.to_owned())));
+            }
+            if target.origin() == base.origin() {
+                pending.push(target.path().to_owned());
             }
         }
+        found.insert(path, text);
+    }
+    for (path, anchor) in anchors {
+        assert!(found[&path].contains(&format!("id=\"{anchor}\"")), "{path} has no place {anchor}");
     }
     found
 }
@@ -91,8 +109,9 @@ async fn browsers_get_the_page_and_clients_get_json_rpc() {
 async fn every_file_allows_the_browser_nothing_but_the_nodes_own() {
     let node = TestNode::quiet();
     let files = files(&node).await;
-    assert!(files.len() > 10 && files.contains("/page/signatures.js"), "{files:?}");
-    for path in files {
+    assert!(files.len() > 10 && files.contains_key("/page/signatures.js"), "{:?}", files.keys());
+    assert!(files.keys().filter(|path| path.ends_with(".md")).count() > 10, "{:?}", files.keys());
+    for path in files.into_keys() {
         let (headers, text) = file(&node, &path).await;
         let policy = headers[header::CONTENT_SECURITY_POLICY].to_str().unwrap();
         let rules: BTreeSet<_> = policy.split("; ").collect();
@@ -120,9 +139,14 @@ async fn every_file_allows_the_browser_nothing_but_the_nodes_own() {
         assert_eq!(headers[header::REFERRER_POLICY], "no-referrer", "{path}");
         assert!(!headers.contains_key("x-presim-snapshot") && !headers.contains_key(header::SET_COOKIE), "{path}");
         // Nothing is loaded from elsewhere, and nothing is inline, which the policy would stop.
-        let named = text.matches("://").count();
-        let names = ["http://www.w3.org/", "https://docs.soliditylang.org/"].map(|known| text.matches(known).count());
-        assert_eq!(named, names.iter().sum::<usize>(), "{path} names another host");
+        if path.ends_with(".md") {
+            assert!(!text.contains("src=") && !text.contains("<script"), "{path} loads something");
+        } else {
+            let named = text.matches("://").count();
+            let names =
+                ["http://www.w3.org/", "https://docs.soliditylang.org/"].map(|known| text.matches(known).count());
+            assert_eq!(named, names.iter().sum::<usize>(), "{path} names another host");
+        }
         assert!(!text.contains(" style=\"") && !text.contains("<style") && !text.contains(" onclick="), "{path}");
     }
 }
@@ -131,7 +155,7 @@ async fn every_file_allows_the_browser_nothing_but_the_nodes_own() {
 async fn a_browser_that_has_a_file_gets_it_no_second_time() {
     let node = TestNode::quiet();
     let mut etags = BTreeSet::new();
-    for path in files(&node).await {
+    for path in files(&node).await.into_keys() {
         let (headers, text) = file(&node, &path).await;
         let etag = headers[header::ETAG].to_str().unwrap().to_owned();
         assert_eq!(headers[header::CACHE_CONTROL], "no-cache", "{path}");
@@ -249,7 +273,7 @@ async fn a_node_without_tokens_selects_the_pages_subprotocol_and_no_other() {
 async fn files_need_no_token_and_say_that_the_node_does() {
     let tokens = token_file(&[("a", 1000)]);
     let node = TestNode::quiet_with(&["--token-file", text(tokens.path())]);
-    for path in files(&node).await {
+    for path in files(&node).await.into_keys() {
         file(&node, &path).await;
     }
     let asks = |page: String| page.contains("data-token=\"needed\"");
