@@ -32,7 +32,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const TRANSACTIONS: u64 = 571;
 const SUB_BLOCKS: usize = 10;
-const KEPT: Retention = Retention { blocks: 16, snapshots: 64, history: u64::MAX };
+const KEPT: Retention = Retention { blocks: 16, snapshots: 64, history: u64::MAX, history_bytes: u64::MAX };
 const GAS: u64 = 2_630_000;
 const ROUNDS: usize = 5;
 /// The sub-blocks of the long block, and the transactions in each.

@@ -210,7 +210,7 @@ fn cell(world: LocalWorld) -> Snapshots {
     Snapshots::new(
         first,
         FeedState::Live { every_ms: 1 },
-        Retention { blocks: KEPT, snapshots: KEPT, history: u64::MAX },
+        Retention { blocks: KEPT, snapshots: KEPT, history: u64::MAX, history_bytes: u64::MAX },
     )
 }
 

@@ -124,6 +124,10 @@ pub struct Config {
     /// for older blocks than the retained states go to the upstream.
     #[arg(long, env = "PRESIM_KEEP_HISTORY", value_name = "BLOCKS", value_parser = parse_history, help_heading = "Source of state")]
     pub keep_history: Option<u64>,
+    /// Memory for the transactions, receipts and logs of the retained blocks, in MiB: the oldest blocks beyond it are
+    /// pruned, too. Bodies on disk do not count. The default is 256, and without a bound where --keep-history is given.
+    #[arg(long, env = "PRESIM_KEEP_HISTORY_MB", value_name = "MIB", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Source of state")]
+    pub keep_history_mb: Option<u32>,
     /// Snapshots that are retained, and answer by snapshotId.
     #[arg(long, env = "PRESIM_KEEP_SNAPSHOTS", value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=100_000), help_heading = "Source of state")]
     pub keep_snapshots: u32,
@@ -512,7 +516,9 @@ impl Config {
     pub fn retention(&self) -> Retention {
         let usual = if self.data_dir.is_some() { 100_000 } else { 10_000 };
         let history = self.keep_history.unwrap_or_else(|| usual.max(self.keep_blocks.into()));
-        Retention { blocks: self.keep_blocks as usize, snapshots: self.keep_snapshots as usize, history }
+        let most = self.keep_history_mb.or_else(|| self.keep_history.is_none().then_some(256));
+        let history_bytes = most.map_or(u64::MAX, |mib| u64::from(mib) << 20);
+        Retention { blocks: self.keep_blocks as usize, snapshots: self.keep_snapshots as usize, history, history_bytes }
     }
 
     /// Returns whether a node can run with it: the rules that are of more than one setting.

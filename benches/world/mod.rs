@@ -94,8 +94,11 @@ impl BodiesChain {
         let mut hashes = BlockHashes::default();
         hashes.push(block.number(), block.hash());
         let first = Snapshot::at_head(world, Arc::new(block), hashes);
-        let snapshots =
-            Arc::new(Snapshots::new(first, FeedState::Static, Retention { blocks: 1, snapshots: 1, history: 1 }));
+        let snapshots = Arc::new(Snapshots::new(
+            first,
+            FeedState::Static,
+            Retention { blocks: 1, snapshots: 1, history: 1, history_bytes: u64::MAX },
+        ));
         let rules = SimulationRules {
             base_fee: BaseFeeRule::Block,
             keeps_prev_randao: true,

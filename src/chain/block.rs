@@ -5,10 +5,11 @@ use std::{
     time::Duration,
 };
 
-use alloy_consensus::{Header, TxReceipt, transaction::Recovered};
+use alloy_consensus::{Header, Transaction, TxReceipt, transaction::Recovered};
 use alloy_eips::{
     BlockNumHash,
     eip2718::Encodable2718,
+    eip2930::AccessListItem,
     eip4895::{Withdrawal, Withdrawals},
     eip7928::BlockAccessList,
 };
@@ -120,6 +121,19 @@ impl SealedBlock {
     /// Returns the logs of a block whose body is unknown, if they are known all the same.
     pub fn logs_alone(&self) -> Option<&[TransactionLogs]> {
         self.logs.as_deref()
+    }
+
+    /// Returns about how many bytes of memory the body takes; 0 if it is not in memory.
+    pub fn body_bytes(&self) -> u64 {
+        let Some(body) = &self.body else { return 0 };
+        let transaction = |tx: &Recovered<ChainTx>| {
+            size_of::<Recovered<ChainTx>>()
+                + tx.input().len()
+                + tx.access_list()
+                    .map_or(0, |list| list.len() * size_of::<AccessListItem>() + 32 * list.storage_keys_count())
+        };
+        let transactions: usize = body.transactions.iter().map(transaction).sum();
+        (transactions + body.receipts.len() * size_of::<ChainReceipt>() + self.log_bytes()) as u64
     }
 
     /// Returns the bytes that the logs in memory take, as their addresses, topics and data.

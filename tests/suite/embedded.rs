@@ -64,7 +64,7 @@ impl Program {
         let mut hashes = BlockHashes::default();
         hashes.push(0, block.hash());
         let first = Snapshot::at_head(world, Arc::new(block), hashes);
-        let retention = Retention { blocks: 16, snapshots: 16, history: 16 };
+        let retention = Retention { blocks: 16, snapshots: 16, history: 16, history_bytes: u64::MAX };
         let snapshots = Arc::new(Snapshots::new(first, FeedState::Static, retention));
         let (clock, every) = (Arc::new(SystemClock::default()), Duration::from_millis(200));
         let mut devnet = Devnet::new(clock, spec.clone(), 1, every, Address::ZERO, None);

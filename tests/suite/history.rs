@@ -156,6 +156,38 @@ async fn what_is_in_old_blocks_goes_and_their_headers_stay() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn bodies_beyond_their_memory_go_and_those_of_retained_states_stay() {
+    let node = TestNode::start(&["--testing", "--keep-blocks", "3", "--keep-history-mb", "1", "--log", "off"]);
+    let from = node.result("/", "eth_accounts", json!([])).await[0].clone();
+    let fill = async |bytes: usize| {
+        let data = format!("0x{}", "00".repeat(bytes));
+        node.result("/", "eth_sendTransaction", json!([{"from": from, "to": from, "data": data}])).await;
+    };
+    fill(40_000).await;
+    let first = block(&node, 1).await;
+    for _ in 0..20 {
+        fill(40_000).await;
+    }
+    // Twenty-one bodies of 40 kB are within the bound.
+    assert_eq!(node.node.snapshots().load().oldest_history(), 1);
+    for _ in 0..20 {
+        fill(40_000).await;
+    }
+    let oldest = node.node.snapshots().load().oldest_history();
+    assert!((16..=20).contains(&oldest), "{oldest}");
+    is_pruned(&node, &first).await;
+    let kept = node.result("/", "eth_getBlockByNumber", json!([hex(oldest), true])).await;
+    assert_eq!(items(&kept["transactions"])[0]["input"].as_str().unwrap().len(), 80_002);
+    // A block whose state is retained stays, however large it is.
+    let node = TestNode::start(&["--testing", "--keep-blocks", "12", "--keep-history-mb", "1", "--log", "off"]);
+    for _ in 0..20 {
+        let data = format!("0x{}", "00".repeat(120_000));
+        node.result("/", "eth_sendTransaction", json!([{"from": from, "to": from, "data": data}])).await;
+    }
+    assert_eq!(node.node.snapshots().load().oldest_history(), 20 - 11);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn all_blocks_are_kept_if_all_are_asked_for() {
     let node = TestNode::start(&[&QUICK[..8], &["--keep-history", "all"]].concat());
     let second = block(&node, 2).await;
@@ -332,6 +364,13 @@ fn the_bound_is_a_number_or_all_and_no_less_than_the_states() {
     assert_eq!(load(&["--keep-blocks", "20000"]), Ok(20_000));
     assert_eq!(load(&["--keep-history", "300"]), Ok(300));
     assert_eq!(load(&["--keep-history", "all"]), Ok(u64::MAX));
+    let bytes = |flags: &[&str]| {
+        let args = ["presim"].iter().chain(flags).map(OsString::from);
+        Config::load(args).map(|config| config.retention().history_bytes).map_err(|error| error.to_string())
+    };
+    assert_eq!(bytes(&[]), Ok(256 << 20));
+    assert_eq!(bytes(&["--keep-history", "300"]), Ok(u64::MAX));
+    assert_eq!(bytes(&["--keep-history", "300", "--keep-history-mb", "8"]), Ok(8 << 20));
     for (flags, words) in [
         (&["--keep-history", "0"][..], "expected a number of blocks of at least 1, or `all`"),
         (&["--keep-history", "some"], "expected a number of blocks of at least 1, or `all`"),

@@ -31,7 +31,7 @@ const OWN_SEQUENCES: u64 = 8;
 const ACCOUNTS: u8 = 6;
 /// The damaged forms of a message that are read.
 const DAMAGED: usize = 20;
-const KEPT: Retention = Retention { blocks: 12, snapshots: 16, history: 12 };
+const KEPT: Retention = Retention { blocks: 12, snapshots: 16, history: 12, history_bytes: u64::MAX };
 /// The records after which what is shown follows: fewer blocks than those whose states are retained.
 const PAUSED: usize = 10;
 const LIVE: FeedState = FeedState::Live { every_ms: 200 };

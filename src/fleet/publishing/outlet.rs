@@ -222,7 +222,11 @@ mod tests {
         let block = SealedBlock::new(Header { number: 7, ..Header::default() }, BlockBody::default());
         let world = World::on(RemoteState::begin(RemoteSettings::of_bytes(1 << 20), 7, block.hash()));
         let first = Snapshot::at_head(world, Arc::new(block), BlockHashes::default());
-        Snapshots::new(first, FeedState::Static, Retention { blocks: 8, snapshots: 8, history: 8 })
+        Snapshots::new(
+            first,
+            FeedState::Static,
+            Retention { blocks: 8, snapshots: 8, history: 8, history_bytes: u64::MAX },
+        )
     }
 
     fn apply(outlet: &Arc<LiveOutlet>, own: &Snapshots, record: Record) {

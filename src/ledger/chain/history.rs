@@ -106,22 +106,26 @@ impl Chain {
         Some(Arc::new(SealedBlock::bare(header.seal_slow())))
     }
 
-    /// Prunes the oldest blocks after genesis, a few at once, until the newest `kept` are left. Their headers stay. An
-    /// upstream's blocks are not pruned, but [put away](Self::put_away).
-    pub(super) fn prune(&mut self, kept: u64) {
-        let first_kept = (self.head().number() + 1).saturating_sub(kept);
+    /// Prunes the oldest blocks after genesis, a few at once, until they are within the bounds of [`Retention`]. Their
+    /// headers stay. An upstream's blocks are not pruned, but [put away](Self::put_away).
+    ///
+    /// [`Retention`]: super::Retention
+    pub(super) fn prune(&mut self) {
+        let first_kept = (self.head().number() + 1).saturating_sub(self.kept.history);
         for _ in 0..PRUNED_AT_ONCE {
             let number = self.oldest_history();
-            let Some(block) = self.blocks.get(&number).filter(|_| !self.is_upstreams() && number < first_kept) else {
+            let Some(block) = self.blocks.get(&number).filter(|_| !self.is_upstreams()).cloned() else { return };
+            let is_too_much =
+                self.body_bytes > self.kept.history_bytes && block.body_bytes() > 0 && number < self.oldest_state();
+            if number >= first_kept && !is_too_much {
                 return;
-            };
-            let block = block.clone();
+            }
             // While the disk cannot be read nothing is pruned, so that all other requests are answered.
             let Some(hashes) = block.transaction_hashes() else { return };
             for hash in hashes {
                 self.transactions.remove(&hash);
             }
-            self.blocks.remove(&number);
+            self.remove_block(number);
             self.provisional.remove(number..=number);
             if block.is_kept() {
                 self.numbers.remove(&block.hash());

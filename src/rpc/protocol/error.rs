@@ -161,7 +161,9 @@ impl RpcError {
         let (code, text) = (self.code(), self.to_string());
         match self {
             Self::UnknownBlock(UnknownBlock::History { number, oldest }) => {
-                let data = format!("block {number} is pruned: the oldest after genesis is {oldest} (--keep-history)");
+                let data = format!(
+                    "block {number} is pruned: the oldest after genesis is {oldest} (--keep-history, --keep-history-mb)"
+                );
                 ErrorObject::owned(code, text, Some(data))
             }
             Self::Refused(refused) => {

@@ -176,7 +176,7 @@ impl LiveWorld {
         let view = RemoteState::begin(RemoteSettings::of_bytes(1 << 24), first.number, first.hash);
         let mut hashes = BlockHashes::default();
         hashes.push(first.number, first.hash);
-        let kept = Retention { blocks: 32, snapshots: 256, history: 32 };
+        let kept = Retention { blocks: 32, snapshots: 256, history: 32, history_bytes: u64::MAX };
         let begun = canonical_snapshot(view, head, AnnouncedReceipts::Whole(Vec::new()), hashes);
         let snapshots = Arc::new(Snapshots::new(begun, FeedState::Degraded(FeedProblem::Connecting), kept));
         let fetch =
@@ -200,6 +200,7 @@ impl LiveWorld {
                 max_lag: None,
                 held: 1 << 24,
                 verify: false,
+                lookahead: 6,
                 gap: 16,
                 late: Duration::from_secs(30),
             },
