@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use bytestring::ByteString;
+use futures::FutureExt;
 use jsonrpsee::types::Id;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, watch},
@@ -30,6 +31,8 @@ use crate::rpc::{
 
 /// The time that an ending connection may take to send its last messages.
 pub const GRACE: Duration = Duration::from_secs(5);
+/// The time after which the answers of one connection give way to the other connections of its thread.
+const STRETCH: Duration = Duration::from_micros(500);
 /// The interval of pings.
 const PING: Duration = Duration::from_secs(20);
 /// The time that a peer may send nothing, not even a pong.
@@ -62,6 +65,7 @@ impl ConnectionReader {
         let (progress, withdrawn, stopped) = (&connection.progress, client.withdrawn(), connection.stopped());
         tokio::pin!(withdrawn, stopped);
         let (mut permit, mut has_ended) = (None, false);
+        let mut began = Instant::now();
         loop {
             if has_ended && self.running.is_empty() {
                 return (CloseCode::Normal, String::new());
@@ -81,6 +85,10 @@ impl ConnectionReader {
                         Some(Ok(Incoming::Message(bytes))) => {
                             if let Err(reason) = self.take(bytes, &mut permit) {
                                 return self.close_with(reason);
+                            }
+                            if began.elapsed() > STRETCH {
+                                tokio::task::yield_now().await;
+                                began = Instant::now();
                             }
                         }
                         Some(Ok(Incoming::Control)) => {}
@@ -137,13 +145,20 @@ impl ConnectionReader {
         };
         let (front, subscriptions) = (self.front.clone(), self.subscriptions.clone());
         let starting = Arc::new(Starting::new(subscriptions, subscriber.clone(), caller.dialect, permit));
-        self.running.spawn(async move {
+        let mut request = Box::pin(async move {
             let published = front.services.runner.published();
             let message = service::Message::new(&front, &caller, &published, Some(&starting));
             let answer = message.answer(body, held).await;
             starting.begin(|permit| subscriber.answer(answer.text, permit))
         });
-        Ok(())
+        // A request that runs inline is answered at once, without a task of its own.
+        match (&mut request).now_or_never() {
+            Some(answered) => answered,
+            None => {
+                self.running.spawn(request);
+                Ok(())
+            }
+        }
     }
 
     /// Returns the close of a connection beyond a bound, after sending it the reason as its last message.
