@@ -7,6 +7,9 @@
 //! - `busy`: 100 transfers and token calls in each sub-block, warm, one each 50 ms.
 //! - `heavy`: 57 transactions with 150 Mgas in each sub-block, against revm alone, in turn.
 //! - `far`: an upstream 50 ms away, 6 dependent reads in each sub-block, one each 200 ms.
+//! - `distant`: canonical blocks without pre-confirmations, one each 200 ms, of an upstream whose messages take 50 ms in each
+//!   direction, with 3 and 6 dependent reads in each block, with traces and without. Measured is by how many blocks the
+//!   published head is behind, every 10 ms.
 //! - `canonical`: blocks of 100 transfers and token calls without pre-confirmations, one each 200 ms, as under Denim.
 //!
 //! The names of parts select some of them, and a number sets the number of sub-blocks. Without a name all run once, with
@@ -30,16 +33,28 @@ mod support;
 #[allow(dead_code, unused_imports, reason = "the suite uses the rest of it")]
 mod upstream;
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
 
 use alloy_consensus::{SignableTransaction, TxEip1559, TxEnvelope};
-use alloy_primitives::TxKind;
+use alloy_primitives::{Address, B256, TxKind};
 use alloy_signer::SignerSync;
-use presim::{chain::ChainTx, ledger::FeedProblem, source::devnet::world::dev_signers};
+use presim::{
+    chain::{ChainTx, L1_BLOCK},
+    ledger::FeedProblem,
+    source::devnet::world::dev_signers,
+};
+use serde_json::{Value, json};
 
 use self::{
     bare::BareChain,
-    built::{BURNER, Built, CHASES, OP_CHAIN, base_time},
+    built::{BASE_TIME, BURNER, Built, CHASES, DEPOSITOR, OP_CHAIN, TRAILS, base_time, chase, is_on_trail},
     stage::{EVERY, LiveStage, busy, busy_transactions, chain_of, chases, encode, launch, serve},
     support::BOUND,
     upstream::SmallUpstream,
@@ -49,7 +64,7 @@ use self::{
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// The parts, in the order in which they run.
-const PARTS: [&str; 4] = ["busy", "heavy", "far", "canonical"];
+const PARTS: [&str; 5] = ["busy", "heavy", "far", "distant", "canonical"];
 /// The runs of a part that is asked for, and the sub-blocks of each.
 const WHOLE: Extent = Extent { runs: 3, sub_blocks: 1_000 };
 /// The same without a name of a part.
@@ -61,6 +76,10 @@ const BUSY_MS: f64 = 8.0;
 const HEAVY_RATIO: f64 = 1.15;
 /// The most milliseconds that 99 of 100 sub-blocks may lag whose state is far.
 const FAR_MS: f64 = 400.0;
+/// The time of a message from or to a distant upstream.
+const ONE_WAY: Duration = Duration::from_millis(50);
+/// The dependent reads of a distant block, whether the upstream traces, and the most blocks that 99 of 100 samples are behind.
+const DISTANT: [(usize, bool, f64); 4] = [(3, true, 2.0), (6, true, 2.0), (3, false, 4.0), (6, false, 6.0)];
 /// The most milliseconds from the announcement of 99 of 100 canonical blocks to their snapshots: the next one comes then.
 const CANONICAL_MS: f64 = 200.0;
 
@@ -93,6 +112,7 @@ fn main() {
                 "busy" => busy_part(extent).await,
                 "heavy" => heavy_part(extent).await,
                 "far" => far_part(extent).await,
+                "distant" => distant_part(extent).await,
                 _ => canonical_part(extent).await,
             }
         });
@@ -195,6 +215,95 @@ async fn heavy_part(extent: Extent) {
         ratios.push(ratio);
     }
     verdict("times revm", median(ratios), HEAVY_RATIO);
+}
+
+async fn distant_part(extent: Extent) {
+    for (reads, is_traced, most) in DISTANT {
+        println!("  {reads} dependent reads, {}", if is_traced { "traced" } else { "without traces" });
+        let (contract, _) = CHASES.into_iter().find(|(_, of)| *of == reads).expect("a contract");
+        let first = Built::denim();
+        let mut blocks: Vec<Built> = Vec::new();
+        for at in 0..extent.sub_blocks as u64 {
+            let on = blocks.last().unwrap_or(&first);
+            let chase = chase(0, OP_CHAIN, at, contract, at % TRAILS);
+            let transactions = vec![base_time(on.number() + 1, (at + 1) % 5 * 200), chase];
+            let next = on.next_after(u64::from(at % 5 == 4), transactions, 1);
+            blocks.push(next);
+        }
+        let mut worst = Vec::new();
+        for _ in 0..extent.runs {
+            let upstream = Arc::new(serve(&[&first]).await);
+            upstream.delay(2 * ONE_WAY);
+            if is_traced {
+                let parents = std::iter::once(&first).chain(&blocks);
+                let traces: HashMap<B256, Value> = parents
+                    .zip(&blocks)
+                    .zip(0..)
+                    .map(|((on, block), at)| (block.hash(), trace_of_chase(on, block, contract, at % TRAILS)))
+                    .collect();
+                upstream.script(move |method, params| {
+                    let hash: B256 = serde_json::from_value(params[0].clone()).ok()?;
+                    (method == "debug_traceBlockByHash").then(|| traces.get(&hash).cloned().map(Ok))?
+                });
+            }
+            let node = launch(&upstream.ws_url(), Some(&first.config), &[]).await.expect("it starts");
+            let messages = upstream.asked("messages");
+            let (newest, lags) = (AtomicU64::new(first.number()), Mutex::new(Vec::new()));
+            let head = || node.node.snapshots().load().head().number();
+            let play = async {
+                let mut clock = tokio::time::interval(EVERY);
+                for block in &blocks {
+                    clock.tick().await;
+                    upstream.change(|chain| chain.put(block.block.clone()));
+                    newest.store(block.number(), Relaxed);
+                    let (upstream, fields) = (upstream.clone(), block.block.fields.clone());
+                    tokio::spawn(async move {
+                        tokio::time::sleep(ONE_WAY).await;
+                        upstream.announce(fields);
+                    });
+                }
+            };
+            let sample = async {
+                let mut clock = tokio::time::interval(Duration::from_millis(10));
+                loop {
+                    clock.tick().await;
+                    lags.lock().expect("no panic").push(newest.load(Relaxed) - head());
+                }
+            };
+            tokio::select! { () = play => {}, () = sample => {} }
+            let last = blocks.last().expect("a block").number();
+            let end = async {
+                while head() < last {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+            };
+            tokio::time::timeout(BOUND, end).await.expect("the last block is followed in time");
+            let count = blocks.len() as f64;
+            let executed = node.metric("presim_upstream_blocks_total{outcome=\"executed\"}");
+            let each = (upstream.asked("messages") - messages) as f64 / count;
+            let waves = node.metric("presim_upstream_waves_total") / count;
+            let mut lags = lags.into_inner().expect("no panic");
+            lags.sort_unstable();
+            let at = |share: f64| lags[((lags.len() - 1) as f64 * share).round() as usize];
+            println!(
+                "  blocks behind: p50 {}, p99 {}, most {}; executed {executed} of {count}; for each block {each:.1} messages, {waves:.1} waves of state",
+                at(0.5),
+                at(0.99),
+                at(1.0),
+            );
+            worst.push(at(0.99) as f64);
+        }
+        verdict("blocks behind at p99", median(worst), most);
+    }
+}
+
+/// Returns the trace of the block after `on`, which has a [`chase`], as the prestate tracer has it.
+fn trace_of_chase(on: &Built, block: &Built, contract: Address, trail: u64) -> Value {
+    let whole = [DEPOSITOR, L1_BLOCK, BASE_TIME, block.sender(2), block.header().beneficiary];
+    let mut result: serde_json::Map<String, Value> =
+        whole.map(|address| (address.to_string(), on.traced(address, |_| true))).into_iter().collect();
+    result.insert(contract.to_string(), on.traced(contract, |slot| is_on_trail(slot, trail)));
+    json!([{ "result": result }])
 }
 
 async fn canonical_part(extent: Extent) {

@@ -61,6 +61,10 @@ pub struct LiveConfig {
     /// recently used state is evicted first.
     #[arg(long, env = "PRESIM_CACHE_MB", value_name = "MB", default_value_t = 1_024, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     pub cache_mb: u32,
+    /// Megabytes of the upstream's state at blocks older than those retained, which requests have named. The state of the block
+    /// used least recently is dropped first.
+    #[arg(long, env = "PRESIM_ARCHIVE_CACHE_MB", value_name = "MB", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    pub archive_cache_mb: u32,
     /// Milliseconds between two polls of the upstream's newest block, if it has no subscriptions.
     #[arg(long, env = "PRESIM_UPSTREAM_POLL_MS", value_name = "MS", default_value_t = 250, value_parser = clap::value_parser!(u64).range(10..=60_000))]
     pub upstream_poll_ms: u64,
@@ -84,6 +88,9 @@ pub struct LiveConfig {
     /// but the known state is dropped and fetched anew.
     #[arg(long, env = "PRESIM_UPSTREAM_EXECUTE_MS", value_name = "MS", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(0..=600_000))]
     pub upstream_execute_ms: u64,
+    /// Blocks behind the one that is being executed whose state is fetched in advance, while that one waits for state.
+    #[arg(long, env = "PRESIM_UPSTREAM_LOOKAHEAD", value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u32).range(0..=64))]
+    pub upstream_lookahead: u32,
     /// Milliseconds for which an upstream may not have yet what it has announced: a block, or the receipts of one that is not
     /// executed here, for whose logs those of later blocks wait. `/health` names such blocks.
     #[arg(long, env = "PRESIM_UPSTREAM_LATE_MS", value_name = "MS", default_value_t = 30_000, value_parser = clap::value_parser!(u64).range(0..=3_600_000))]

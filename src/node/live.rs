@@ -210,6 +210,7 @@ pub async fn begin(
         max_lag: (live.max_lag_ms > 0).then(|| Duration::from_millis(live.max_lag_ms)),
         held: MAX_HELD_BYTES,
         verify: live.verify_proofs,
+        lookahead: live.upstream_lookahead as usize,
         gap: gap(between),
         late: live.late().wait,
     };

@@ -44,6 +44,7 @@ pub use run::{
     client::Client,
     filters::Filters,
     leader::Leader,
+    past::PastStates,
     remote::{ForwardedMethods, StateCompletion},
     request::{Caller, Request},
     runner::{RequestRunner, Waiters},

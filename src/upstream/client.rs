@@ -56,6 +56,16 @@ pub struct UpstreamConfig {
     pub jitter_seed: Option<u64>,
 }
 
+tokio::task_local! {
+    /// Set where calls may wait for those of others.
+    static PATIENT: ();
+}
+
+/// Lets the calls that `work` makes wait for those of others: some of what may be under way at once is left to them.
+pub(super) async fn patiently<T>(work: impl Future<Output = T>) -> T {
+    PATIENT.scope((), work).await
+}
+
 /// A client of a node's JSON-RPC.
 ///
 /// A call that fails because the node is busy (429, -32005), unreachable or slow is sent again after a pause that
@@ -67,6 +77,8 @@ pub struct Upstream {
     /// The id of the next request.
     ids: AtomicU64,
     permits: Semaphore,
+    /// Permits for what may wait, fewer than all, so that what may not finds one.
+    patient: Semaphore,
     /// The pauses that the upstream has asked for.
     pace: RequestPace,
     /// The most calls in a batch that the upstream is not known to reject.
@@ -80,6 +92,8 @@ pub struct Upstream {
     behind: ArcSwapOption<(Instant, String)>,
     /// The time of a fork that the node has and presim does not know.
     newer_fork: OnceLock<u64>,
+    /// The microseconds that the upstream takes at least to answer, as it was seen lately.
+    round_trip: AtomicU64,
     /// Wakes the calls that pause before a retry, when another call is answered.
     recovered: Notify,
     meters: Meters,
@@ -143,6 +157,9 @@ impl Upstream {
     /// The part of a pause that always passes. The rest ends as soon as another call is answered.
     const MIN_PAUSE: Duration = Duration::from_millis(250);
 
+    /// The round trip from which on an upstream is far away.
+    const FAR: Duration = Duration::from_millis(20);
+
     /// Connects to the upstream. Over HTTP, the first call connects.
     ///
     /// # Errors
@@ -172,11 +189,13 @@ impl Upstream {
     fn new(transport: Transport, config: UpstreamConfig, metrics: &Metrics) -> Self {
         let meters = Meters::new(metrics);
         meters.state.set(1.0);
-        let permits = Semaphore::new(config.concurrency.clamp(1, Semaphore::MAX_PERMITS));
+        let concurrency = config.concurrency.clamp(1, Semaphore::MAX_PERMITS);
+        let (permits, patient) = (Semaphore::new(concurrency), Semaphore::new((concurrency - concurrency / 4).max(1)));
         Self {
             transport,
             ids: AtomicU64::new(0),
             permits,
+            patient,
             pace: RequestPace::default(),
             batch: AtomicUsize::new(config.batch.max(1)),
             config,
@@ -184,9 +203,23 @@ impl Upstream {
             problem: ArcSwapOption::empty(),
             behind: ArcSwapOption::empty(),
             newer_fork: OnceLock::new(),
+            round_trip: AtomicU64::new(0),
             recovered: Notify::new(),
             meters,
         }
+    }
+
+    /// Returns whether the upstream is so far away that round trips cost more than anything else.
+    pub fn is_far(&self) -> bool {
+        self.round_trip.load(Relaxed) > Self::FAR.as_micros() as u64
+    }
+
+    /// Notes the time of an answer. The smallest count, because large answers and busy nodes take longer.
+    fn note_round_trip(&self, took: Duration) {
+        let took = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        let known = self.round_trip.load(Relaxed);
+        let next = if known == 0 || took < known { took } else { known + (took - known) / 64 };
+        self.round_trip.store(next, Relaxed);
     }
 
     /// Returns the URL without what may be secret.
@@ -528,7 +561,11 @@ impl Upstream {
         // Ids are unique, because nothing else tells the answers on a shared connection apart.
         let ids: Vec<Id> = asks.iter().map(|_| Id::Number(self.ids.fetch_add(1, Relaxed))).collect();
         let answered = timeout_at(until, async {
-            // The semaphore is never closed.
+            // The semaphores are never closed.
+            let _share = match PATIENT.try_with(|()| ()) {
+                Ok(()) => self.patient.acquire().await.ok(),
+                Err(_) => None,
+            };
             let _permit = self.permits.acquire().await;
             // A pause may have begun while the call waited for the permit.
             self.pace.wait(until).await.map_err(Err)?;
@@ -536,6 +573,9 @@ impl Upstream {
         })
         .await;
         self.meters.seconds.record(began.elapsed());
+        if answered.is_ok() {
+            self.note_round_trip(began.elapsed());
+        }
         let is_batch = asks.len() > 1;
         let results: Vec<_> = match answered {
             Ok(Ok((packet, _permit))) => read(asks, &ids, packet),

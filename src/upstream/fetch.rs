@@ -20,15 +20,17 @@ use serde::Deserialize;
 use tokio::{runtime::Handle, sync::watch, time::Instant};
 
 use super::{
-    Hints,
+    Hints, Prestate,
     ask::{Ask, UpstreamError},
-    client::Upstream,
+    client::{Upstream, patiently},
     heads::BlockName,
+    prestate,
     proven::{ProofStore, ProvenState},
     wave::{Naming, Wave},
 };
 use crate::{
-    state::{CodeCache, FetchError, Held, Miss, Missed, RemoteView, StateSource},
+    lock::Mutex,
+    state::{AccountChange, CodeCache, FetchError, Held, Miss, Missed, RemoteView, StateSource},
     telemetry::{Counter, Metrics},
 };
 
@@ -67,6 +69,10 @@ pub struct Fetcher {
     no_access_lists: AtomicBool,
     /// Whether the upstream takes only a number for a block, no hash.
     by_number: AtomicBool,
+    /// The time at which the upstream has refused to trace a block.
+    no_traces: Mutex<Option<Instant>>,
+    /// Whether the upstream has refused to trace a call.
+    no_call_traces: AtomicBool,
     waves: Counter,
     /// The runtime of the waves, so that executing blocks and calls does not delay them.
     runtime: Handle,
@@ -94,6 +100,11 @@ impl Fetcher {
     const LISTS_TIMEOUT: Duration = Duration::from_millis(500);
     /// The most values in access lists that are fetched.
     const MAX_LISTED: usize = 4096;
+
+    /// The time that an upstream has to trace a block. One that takes longer saves nothing.
+    const TRACE_TIMEOUT: Duration = Duration::from_millis(500);
+    /// The time after which an upstream that has refused to trace a block is asked again.
+    const TRACES_PAUSE: Duration = Duration::from_secs(300);
 
     /// Creates a fetcher, which has an upstream unless its node has state from its fleet alone. Must be called on a tokio runtime,
     /// which then runs the waves.
@@ -140,6 +151,8 @@ impl Fetcher {
             proves: false,
             no_access_lists: AtomicBool::new(false),
             by_number: AtomicBool::new(false),
+            no_traces: Mutex::default(),
+            no_call_traces: AtomicBool::new(false),
             waves,
             runtime,
         }
@@ -154,6 +167,8 @@ impl Fetcher {
     pub fn turn_to(&self, upstream: Arc<Upstream>) -> Option<Arc<Upstream>> {
         self.no_access_lists.store(false, Relaxed);
         self.by_number.store(false, Relaxed);
+        *self.no_traces.lock() = None;
+        self.no_call_traces.store(false, Relaxed);
         self.upstream.swap(Some(upstream))
     }
 
@@ -177,9 +192,34 @@ impl Fetcher {
         hints: Option<&Hints>,
         deadline: Instant,
     ) -> Result<Held, FetchError> {
+        self.fetch_all(missed, hints, deadline, false).await
+    }
+
+    /// Fetches for a client, as [`fetch`](Self::fetch) does, but after what is fetched for the chain: however many values clients
+    /// wait for, they delay no block.
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of [`fetch`](Self::fetch).
+    pub async fn fetch_for_client(
+        self: &Arc<Self>,
+        missed: &Missed,
+        hints: Option<&Hints>,
+        deadline: Instant,
+    ) -> Result<Held, FetchError> {
+        self.fetch_all(missed, hints, deadline, true).await
+    }
+
+    async fn fetch_all(
+        self: &Arc<Self>,
+        missed: &Missed,
+        hints: Option<&Hints>,
+        deadline: Instant,
+        is_patient: bool,
+    ) -> Result<Held, FetchError> {
         let mut held = Held::default();
         for (view, misses) in missed.by_view() {
-            held.extend(self.fetch_at(view, misses, hints, deadline).await?);
+            held.extend(self.fetch_at(view, misses, hints, deadline, is_patient).await?);
         }
         Ok(held)
     }
@@ -190,11 +230,12 @@ impl Fetcher {
         misses: &HashSet<Miss>,
         hints: Option<&Hints>,
         deadline: Instant,
+        is_patient: bool,
     ) -> Result<Held, FetchError> {
         let (number, hash) = (view.number(), view.hash());
         let mut wanted: Vec<Miss> = misses.iter().copied().collect();
         self.expect(&mut wanted, hints);
-        let (landing, known) = self.launch(view, wanted, hints)?;
+        let (landing, known) = self.launch(view, wanted, hints, is_patient)?;
         // The waves hold their values until this request holds them.
         let mut landed = Vec::with_capacity(landing.len());
         let all = async {
@@ -229,6 +270,50 @@ impl Fetcher {
             None if unknown.len() < misses.len() => return Ok(known.with(misses.iter().copied())),
             None => FetchError::Missing { miss: *first, number, hash },
         })
+    }
+
+    /// Returns whether the upstream is asked for what the transactions of a block read: it is far away, so that this saves
+    /// round trips, and is not known to refuse.
+    pub fn traces_blocks(&self) -> bool {
+        let refused = *self.no_traces.lock();
+        refused.is_none_or(|since| since.elapsed() > Self::TRACES_PAUSE)
+            && self.upstream().is_some_and(|upstream| upstream.is_far())
+    }
+
+    /// Returns what the transactions of the block with this hash read, with the values before it; `None` if the upstream does
+    /// not trace it.
+    pub async fn prestate(&self, hash: B256) -> Option<Prestate> {
+        let (upstream, deadline) = (self.upstream()?, Instant::now() + Self::TRACE_TIMEOUT);
+        match upstream.one(Prestate::ask(hash, &self.codes), deadline).await {
+            Ok(prestate) => Some(prestate),
+            Err(error) => {
+                tracing::debug!(%error, "the upstream does not trace a block: it is asked again in some minutes");
+                *self.no_traces.lock() = Some(Instant::now());
+                None
+            }
+        }
+    }
+
+    /// Does not ask the upstream to trace blocks for some minutes, because of what it has told.
+    pub fn distrust_traces(&self) {
+        tracing::warn!("a block cannot be executed on the state that the upstream has traced: it is executed without");
+        *self.no_traces.lock() = Some(Instant::now());
+    }
+
+    /// Returns the accounts and slots that the transactions of the block with this hash have changed; `None` if the upstream does
+    /// not trace it.
+    pub async fn touched(&self, hash: B256) -> Option<Vec<AccountChange>> {
+        let refused = *self.no_traces.lock();
+        if refused.is_some_and(|since| since.elapsed() < Self::TRACES_PAUSE) {
+            return None;
+        }
+        let (upstream, deadline) = (self.upstream()?, Instant::now() + 4 * Self::TRACE_TIMEOUT);
+        upstream.one(prestate::ask_touched(hash), deadline).await.ok()
+    }
+
+    /// Returns whether values of the upstream are proven.
+    pub const fn verifies(&self) -> bool {
+        self.config.verify_proofs
     }
 
     /// Returns whether there is nothing to fetch for `miss` at the block of `view`.
@@ -277,6 +362,7 @@ impl Fetcher {
         view: &RemoteView,
         wanted: Vec<Miss>,
         hints: Option<&Hints>,
+        is_patient: bool,
     ) -> Result<(Vec<watch::Receiver<Landed>>, Held), FetchError> {
         if self.in_flight.len() > self.config.max_in_flight {
             return Err(FetchError::Busy(self.config.max_in_flight));
@@ -300,11 +386,16 @@ impl Fetcher {
                 }
             }
         }
-        let lists = hints.filter(|hints| !hints.calls.is_empty() && !self.no_access_lists.load(Relaxed)).cloned();
+        let has_prediction = !self.no_access_lists.load(Relaxed) || self.traces_calls();
+        let lists = hints.filter(|hints| !hints.calls.is_empty() && has_prediction).cloned();
         if !mine.is_empty() {
             let claim = FetchClaim { in_flight: self.in_flight.clone(), hash: view.hash(), misses: mine, done };
             let (fetcher, view) = (self.clone(), view.clone());
-            self.runtime.spawn(async move { fetcher.fetch_claimed(view, claim, lists).await });
+            let fetch = async move { fetcher.fetch_claimed(view, claim, lists).await };
+            match is_patient {
+                true => self.runtime.spawn(patiently(fetch)),
+                false => self.runtime.spawn(fetch),
+            };
             waiting.push(landing);
         }
         Ok((waiting, known))
@@ -315,7 +406,7 @@ impl Fetcher {
         let deadline = Instant::now() + self.config.wave_timeout;
         self.waves.increment(1);
         let wave = self.wave(&view, &claim.misses, deadline);
-        let lists = tokio::time::timeout(Self::LISTS_TIMEOUT, self.access_lists(&view, lists, deadline));
+        let lists = tokio::time::timeout(Self::LISTS_TIMEOUT, self.predicted(&view, lists, deadline));
         let (result, listed) = tokio::join!(wave, lists);
         // Access lists are hints: after their timeout, the fetch ends without them.
         let listed = listed.unwrap_or_default();
@@ -385,6 +476,35 @@ impl Fetcher {
         let number = BlockNumberOrTag::Number(view.number());
         let named = upstream.one(Ask::<BlockName>::typed("eth_getBlockByNumber", &(number, false)), deadline).await?;
         Ok(named.hash == view.hash())
+    }
+
+    /// Returns whether the upstream is asked to trace calls.
+    fn traces_calls(&self) -> bool {
+        !self.no_call_traces.load(Relaxed) && self.upstream().is_some_and(|upstream| upstream.is_far())
+    }
+
+    /// Returns the state that is still to be fetched for the calls in `hints`. An upstream that is far away is asked to trace them,
+    /// which tells the values, too.
+    async fn predicted(&self, view: &RemoteView, hints: Option<Hints>, deadline: Instant) -> Vec<Miss> {
+        let Some(upstream) = self.upstream().filter(|_| hints.is_some() && self.traces_calls()) else {
+            return self.access_lists(view, hints, deadline).await;
+        };
+        let at = BlockId::Hash(RpcBlockHash { block_hash: view.hash(), require_canonical: Some(false) });
+        let asks = hints.iter().flat_map(|hints| &hints.calls).map(|call| Prestate::ask_call(call, at, &self.codes));
+        let (mut keys, mut is_refused) = (Vec::new(), false);
+        for answer in upstream.all(asks.collect(), deadline).await {
+            match answer {
+                Ok(prestate) if self.config.verify_proofs => keys.extend(prestate.keys()),
+                Ok(prestate) => view.insert(prestate.values().iter().cloned()),
+                Err(error) => is_refused |= error.is_unknown_method(),
+            }
+        }
+        if is_refused {
+            self.no_call_traces.store(true, Relaxed);
+            return self.access_lists(view, hints, deadline).await;
+        }
+        keys.truncate(Self::MAX_LISTED);
+        keys
     }
 
     /// Returns the state that the upstream predicts for the calls in `hints`. Empty if the upstream has no prediction.

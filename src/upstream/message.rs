@@ -17,7 +17,8 @@ struct WireMessage {
 
 /// A message of a connection with subscriptions.
 pub(super) enum SocketMessage {
-    Response(Response),
+    /// The response to a request, or those to a batch.
+    Responses(Vec<Response>),
     Notification {
         subscription: SubId,
         result: Box<RawValue>,
@@ -33,11 +34,14 @@ impl SocketMessage {
     ///
     /// Returns an error if `text` is no JSON-RPC message.
     pub fn read(text: &[u8]) -> Result<Self, serde_json::Error> {
+        if text.trim_ascii_start().starts_with(b"[") {
+            return Ok(Self::Responses(read_batch(text)?));
+        }
         let mut message: WireMessage = serde_json::from_slice(text)?;
         Ok(match message.params.take().map(|params| serde_json::from_str(params.get())) {
             Some(Ok(EthNotification { subscription, result })) => Self::Notification { subscription, result },
             Some(Err(_)) => Self::Other,
-            None => Self::Response(message.try_into()?),
+            None => Self::Responses(vec![message.try_into()?]),
         })
     }
 }
@@ -67,9 +71,12 @@ impl TryFrom<WireMessage> for Response {
 /// Returns an error if `body` is no JSON-RPC response and no list of them.
 pub(super) fn read_packet(body: &[u8]) -> Result<ResponsePacket, serde_json::Error> {
     if body.trim_ascii_start().starts_with(b"[") {
-        let messages: Vec<WireMessage> = serde_json::from_slice(body)?;
-        let responses = messages.into_iter().map(Response::try_from);
-        return Ok(ResponsePacket::Batch(responses.collect::<Result<_, _>>()?));
+        return Ok(ResponsePacket::Batch(read_batch(body)?));
     }
     Ok(ResponsePacket::Single(serde_json::from_slice::<WireMessage>(body)?.try_into()?))
+}
+
+fn read_batch(body: &[u8]) -> Result<Vec<Response>, serde_json::Error> {
+    let messages: Vec<WireMessage> = serde_json::from_slice(body)?;
+    messages.into_iter().map(Response::try_from).collect()
 }

@@ -1,7 +1,7 @@
 //! A connection to an upstream over WebSocket or IPC, which is opened again when it is lost.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     path::{Path, PathBuf},
     pin::Pin,
     sync::{
@@ -66,13 +66,14 @@ impl SocketLimits {
 #[derive(Debug)]
 pub(super) struct Socket {
     // Not bounded, because each request waits for its answer, and the requests under way are bounded.
-    requests: mpsc::UnboundedSender<WaitingRequest>,
+    requests: mpsc::UnboundedSender<Vec<WaitingRequest>>,
     connection: Arc<AtomicU64>,
 }
 
 /// An answer, and the permit for its bytes.
 type Answer = (Response, OwnedSemaphorePermit);
-type Requests = mpsc::UnboundedReceiver<WaitingRequest>;
+/// The requests of each message to be sent.
+type Requests = mpsc::UnboundedReceiver<Vec<WaitingRequest>>;
 type Subscriber = mpsc::Sender<Box<RawValue>>;
 
 /// A request that waits for its answer.
@@ -85,6 +86,14 @@ struct WaitingRequest {
 }
 
 impl WaitingRequest {
+    fn new(
+        request: SerializedRequest,
+        subscriber: Option<Subscriber>,
+    ) -> (Self, oneshot::Receiver<TransportResult<Answer>>) {
+        let (answer, answered) = oneshot::channel();
+        (Self { request, answer, subscriber }, answered)
+    }
+
     fn reject(self, problem: &str) {
         self.answer(Err(TransportErrorKind::custom_str(problem)));
     }
@@ -117,7 +126,7 @@ impl Socket {
         self.connection.load(Relaxed)
     }
 
-    /// Sends a request, or each of a batch by itself. Returns the answers, and the permit for their bytes.
+    /// Sends a request, or a batch as one message. Returns the answers, and the permit for their bytes.
     ///
     /// # Errors
     ///
@@ -130,7 +139,10 @@ impl Socket {
             }
             RequestPacket::Batch(requests) => requests,
         };
-        let answers = requests.into_iter().map(|request| self.send_one(request, None));
+        let (requests, answers): (Vec<_>, Vec<_>) =
+            requests.into_iter().map(|request| WaitingRequest::new(request, None)).unzip();
+        self.requests.send(requests).map_err(|_| TransportErrorKind::backend_gone())?;
+        let answers = answers.into_iter().map(received);
         let (responses, permits): (Vec<_>, Vec<_>) = try_join_all(answers).await?.into_iter().unzip();
         let merged = |mut all: OwnedSemaphorePermit, more| {
             all.merge(more);
@@ -154,12 +166,15 @@ impl Socket {
     }
 
     async fn send_one(&self, request: SerializedRequest, subscriber: Option<Subscriber>) -> TransportResult<Answer> {
-        let (answer, answered) = oneshot::channel();
-        // The task runs for as long as the sender lives, and it answers each request.
-        let sent = self.requests.send(WaitingRequest { request, answer, subscriber });
-        sent.map_err(|_| TransportErrorKind::backend_gone())?;
-        answered.await.map_err(|_| TransportErrorKind::backend_gone())?
+        let (request, answered) = WaitingRequest::new(request, subscriber);
+        self.requests.send(vec![request]).map_err(|_| TransportErrorKind::backend_gone())?;
+        received(answered).await
     }
+}
+
+/// Waits for an answer. The task runs for as long as the sender lives, and it answers each request.
+async fn received(answered: oneshot::Receiver<TransportResult<Answer>>) -> TransportResult<Answer> {
+    answered.await.map_err(|_| TransportErrorKind::backend_gone())?
 }
 
 /// The shortest pause before a connection is opened again.
@@ -219,7 +234,7 @@ async fn reject_meanwhile<T>(outgoing: &mut Requests, problem: &str, done: impl 
         tokio::select! {
             biased;
             done = &mut done => return Some(done),
-            request = outgoing.recv() => request?.reject(problem),
+            requests = outgoing.recv() => requests?.into_iter().for_each(|request| request.reject(problem)),
         }
     }
 }
@@ -269,6 +284,8 @@ impl SocketLink {
     async fn serve(mut self, outgoing: &mut Requests, budget: &AnswerBudget) -> Option<LinkEnd> {
         let answer_timeout = 2 * self.limits.timeout;
         let mut waiting: HashMap<Id, WaitingRequest> = HashMap::new();
+        // The ids of the batches that are not answered, oldest first.
+        let mut batches: VecDeque<Vec<Id>> = VecDeque::new();
         let mut subscribers: HashMap<SubId, Subscriber> = HashMap::new();
         let (mut heard, mut pinged, mut was_useful) = (Instant::now(), None, false);
         // The time of the first request that was sent after the newest answer.
@@ -280,14 +297,22 @@ impl SocketLink {
             };
             let due = unanswered.map_or(silent_at, |since| silent_at.min(since + answer_timeout));
             tokio::select! {
-                request = outgoing.recv() => {
-                    let request = request?;
-                    let text = request.request.serialized().get().to_owned();
+                requests = outgoing.recv() => {
+                    let requests = requests?;
+                    let texts: Vec<_> = requests.iter().map(|request| request.request.serialized().get()).collect();
+                    let text = match &texts[..] {
+                        [text] => (*text).to_owned(),
+                        texts => format!("[{}]", texts.join(",")),
+                    };
                     // Requests whose callers have stopped waiting may never be answered.
-                    if waiting.len() == waiting.capacity() {
+                    if waiting.len() + requests.len() > waiting.capacity() {
                         waiting.retain(|_, other| !other.answer.is_closed());
                     }
-                    waiting.insert(request.request.id().clone(), request);
+                    batches.retain(|batch| batch.iter().any(|id| waiting.contains_key(id)));
+                    if requests.len() > 1 {
+                        batches.push_back(requests.iter().map(|request| request.request.id().clone()).collect());
+                    }
+                    waiting.extend(requests.into_iter().map(|request| (request.request.id().clone(), request)));
                     if let Err(problem) = self.write(Message::text(text)).await {
                         break problem;
                     }
@@ -312,22 +337,19 @@ impl SocketLink {
                             }
                         }
                         Ok(SocketMessage::Other) => {}
-                        Ok(SocketMessage::Response(mut response)) => {
-                            // A node that cannot read a request does not know its id.
-                            if response.id == Id::None
-                                && let (1, Some(only)) = (waiting.len(), waiting.keys().next())
-                            {
-                                response.id = only.clone();
+                        Ok(SocketMessage::Responses(responses)) => {
+                            let bytes = text.len() / responses.len().max(1);
+                            for response in named(responses, &waiting, &mut batches) {
+                                let Some(mut request) = waiting.remove(&response.id) else { continue };
+                                (was_useful, unanswered) = (true, None);
+                                if let Some(subscriber) = request.subscriber.take()
+                                    && let Some(id) = response.payload.as_success()
+                                    && let Ok(id) = serde_json::from_str(id.get())
+                                {
+                                    subscribers.insert(id, subscriber);
+                                }
+                                request.answer(budget.take(bytes).map(|permit| (response, permit)));
                             }
-                            let Some(mut request) = waiting.remove(&response.id) else { continue };
-                            (was_useful, unanswered) = (true, None);
-                            if let Some(subscriber) = request.subscriber.take()
-                                && let Some(id) = response.payload.as_success()
-                                && let Ok(id) = serde_json::from_str(id.get())
-                            {
-                                subscribers.insert(id, subscriber);
-                            }
-                            request.answer(budget.take(text.len()).map(|permit| (response, permit)));
                         }
                         Err(error) => break format!("the answer is no JSON-RPC response: {error}"),
                     }
@@ -358,6 +380,25 @@ impl SocketLink {
         let written = timeout(self.limits.timeout, self.writer.send(message)).await;
         written.unwrap_or_else(|_| Err("the upstream does not read what is sent".to_owned()))
     }
+}
+
+/// Gives responses without an id that of the request that they answer, because a node that cannot read a message does not know
+/// its id: the only request that waits, or all of the oldest batch.
+fn named(
+    mut responses: Vec<Response>,
+    waiting: &HashMap<Id, WaitingRequest>,
+    batches: &mut VecDeque<Vec<Id>>,
+) -> Vec<Response> {
+    if let [response] = &mut responses[..]
+        && response.id == Id::None
+    {
+        if let (1, Some(only)) = (waiting.len(), waiting.keys().next()) {
+            response.id = only.clone();
+        } else if let Some(batch) = batches.pop_front() {
+            return batch.into_iter().map(|id| Response { id, ..response.clone() }).collect();
+        }
+    }
+    responses
 }
 
 /// Opens a WebSocket whose small messages are sent at once. With Nagle's algorithm, the second message of a wave would wait for

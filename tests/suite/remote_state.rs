@@ -22,8 +22,8 @@ use jsonrpsee::types::Id;
 use presim::{
     ledger::{FeedState, Record, Retention, Snapshot, Snapshots},
     rpc::{
-        AnswerFacts, AnswerRoom, Caller, Client, ForwardedMethods, Front, IoMemory, Request, RequestRunner, RpcError,
-        StateCompletion, Subscriptions, Testing, Waiters, Watches, dialect::PRESIM, table,
+        AnswerFacts, AnswerRoom, Caller, Client, ForwardedMethods, Front, IoMemory, PastStates, Request, RequestRunner,
+        RpcError, StateCompletion, Subscriptions, Testing, Waiters, Watches, dialect::PRESIM, table,
     },
     scheduler::{Executor, ExecutorConfig},
     state::{Fetched, RemoteSettings, RemoteState, RemoteView, World},
@@ -189,8 +189,11 @@ impl Setup {
         let head = node.node.snapshots().newest();
         let view = RemoteState::begin(RemoteSettings::of_bytes(64 << 20), head.head.number(), head.head_hash());
         let first = Snapshot::at_head(World::on(view.clone()), head.head.clone(), head.hashes.clone());
-        let snapshots =
-            Arc::new(Snapshots::new(first, FeedState::Static, Retention { blocks: 1, snapshots: 1, history: 1 }));
+        let snapshots = Arc::new(Snapshots::new(
+            first,
+            FeedState::Static,
+            Retention { blocks: 1, snapshots: 1, history: 1, history_bytes: u64::MAX },
+        ));
         let config = FetcherConfig { wave_timeout: Duration::from_secs(20), verify_proofs, max_in_flight: 100_000 };
         let fetcher = Arc::new(Fetcher::new(upstream, backend.codes.clone(), config, &metrics));
         let executor = ExecutorConfig {
@@ -210,6 +213,7 @@ impl Setup {
             lacks_rules: false,
             forwarded: ForwardedMethods::default(),
             executed: metrics.counter("presim_executed_by_upstream_total", ""),
+            past: PastStates::new(1 << 20),
             permits: Semaphore::new(1),
         };
         let (backend, waiters) = (Arc::new(backend), Waiters::new(1));

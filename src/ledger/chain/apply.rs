@@ -159,9 +159,13 @@ impl Chain {
         let unfit = || Unfit(number);
         let parent = &self.latest;
         Unfit::unless(parent.head_hash() == block.header.parent_hash, number)?;
-        let mut same = None;
+        let (mut same, mut touched) = (None, None);
         let changes = match changes {
             BlockChanges::Unknown => None,
+            BlockChanges::Touched(keys) => {
+                touched = Some(keys);
+                None
+            }
             BlockChanges::These(changes) => Some(changes),
             BlockChanges::AsPreconfirmed => {
                 same = Some(self.preconfirmed(number).ok_or_else(unfit)?);
@@ -169,9 +173,10 @@ impl Chain {
                 Some(Arc::new(if *first == number { changes.merged() } else { return Err(unfit()) }))
             }
         };
-        let view = match &changes {
-            Some(changes) => self.remote()?.advance(number, hash, changes),
-            None => self.remote()?.cut(number, hash),
+        let view = match (&changes, touched) {
+            (Some(changes), _) => self.remote()?.advance(number, hash, changes),
+            (None, Some(touched)) => self.remote()?.touch(number, hash, &touched),
+            (None, None) => self.remote()?.cut(number, hash),
         };
         let after = Snapshot::sealed(World::on(view.ok_or_else(unfit)?), Arc::new(block), parent.hashes.clone());
         let after = match (same, changes) {

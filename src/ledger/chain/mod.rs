@@ -58,6 +58,8 @@ pub struct Chain {
     provisional: ProvisionalHashes,
     /// The sealed blocks that are not pruned.
     blocks: imbl::OrdMap<u64, Arc<SealedBlock>>,
+    /// The bytes of those blocks' bodies that are in memory.
+    body_bytes: u64,
     /// The block number and the index of each transaction in those blocks.
     transactions: imbl::HashMap<B256, (u64, usize)>,
     /// The headers of the pruned blocks that are not in the archive.
@@ -66,6 +68,8 @@ pub struct Chain {
     archive: Option<Arc<dyn BlockKeeper>>,
     /// The canonical blocks whose content the upstream has not told yet, by number.
     late: imbl::OrdMap<u64, LateBlock>,
+    /// The state after an older block, which a request has named.
+    past: Option<Arc<Snapshot>>,
     /// The newest blocks that are no longer canonical, in the order in which they were abandoned.
     abandoned: imbl::Vector<Arc<SealedBlock>>,
 }
@@ -109,6 +113,8 @@ pub struct Retention {
     /// Blocks that are retained with their bodies, besides genesis; at least as many as `blocks`. An upstream's blocks
     /// are retained as long as their states.
     pub history: u64,
+    /// Bytes of the bodies in memory beyond which the oldest are pruned, up to the blocks whose states are retained.
+    pub history_bytes: u64,
 }
 
 /// Retains the hash that was returned for the block that a snapshot is building, if one was, beyond the snapshot.
@@ -131,6 +137,7 @@ impl Chain {
             blocks: kept.blocks.max(1),
             snapshots: kept.snapshots.max(1),
             history: kept.history.max(kept.blocks.max(1) as u64),
+            history_bytes: kept.history_bytes,
         };
         let mut chain = Self {
             newest: first.clone(),
@@ -147,10 +154,12 @@ impl Chain {
             numbers: imbl::HashMap::new(),
             provisional: ProvisionalHashes::default(),
             blocks: imbl::OrdMap::new(),
+            body_bytes: 0,
             transactions: imbl::HashMap::new(),
             old_headers: OldHeaders::default(),
             archive: None,
             late: imbl::OrdMap::new(),
+            past: None,
             abandoned: imbl::Vector::new(),
         };
         chain.add_block(&first);
@@ -161,6 +170,12 @@ impl Chain {
     #[must_use]
     pub fn forked(self) -> Self {
         Self { origin: Origin::Fork(self.oldest_state()), ..self }
+    }
+
+    /// Returns a copy for a request that names an older block, which has the state after it.
+    #[must_use]
+    pub fn with_past(&self, snapshot: Arc<Snapshot>) -> Self {
+        Self { past: Some(snapshot), ..self.clone() }
     }
 
     /// Adds blocks before the first, whose states are unknown, each with the hashes of its transactions.
@@ -244,7 +259,7 @@ impl Chain {
             let Some(oldest) = oldest.filter(|oldest| oldest.number() < self.oldest_state()) else { break };
             self.put_away(&oldest);
         }
-        self.prune(self.kept.history);
+        self.prune();
     }
 
     /// Returns whether the block being built is a beginning of `block`.
@@ -291,7 +306,7 @@ impl Chain {
             }
             self.forget_transactions(&block);
             self.numbers.remove(&block.hash());
-            self.blocks.remove(&last);
+            self.remove_block(last);
             self.late.remove(&last);
             if let Some(dead) = self.sealed.remove(&last) {
                 drop_aside(dead);
@@ -331,7 +346,7 @@ impl Chain {
 
     fn index(&mut self, block: &Arc<SealedBlock>, transactions: impl IntoIterator<Item = B256>) {
         self.numbers.insert(block.hash(), block.number());
-        self.blocks.insert(block.number(), block.clone());
+        self.insert_block(block.clone());
         for (index, hash) in transactions.into_iter().enumerate() {
             self.transactions.insert(hash, (block.number(), index));
         }
@@ -344,10 +359,23 @@ impl Chain {
             self.forget_transactions(block);
             self.numbers.remove(&block.hash());
             self.provisional.remove(block.number()..=block.number());
-            self.blocks.remove(&block.number());
+            self.remove_block(block.number());
             self.late.remove(&block.number());
         } else if let Some(block) = block.without_body() {
-            self.blocks.insert(block.number(), Arc::new(block));
+            self.insert_block(Arc::new(block));
+        }
+    }
+
+    fn insert_block(&mut self, block: Arc<SealedBlock>) {
+        self.body_bytes += block.body_bytes();
+        if let Some(before) = self.blocks.insert(block.number(), block) {
+            self.body_bytes -= before.body_bytes();
+        }
+    }
+
+    fn remove_block(&mut self, number: u64) {
+        if let Some(block) = self.blocks.remove(&number) {
+            self.body_bytes -= block.body_bytes();
         }
     }
 

@@ -40,6 +40,9 @@ impl Chain {
             Selector::Hash(hash) => match self.numbers.get(&hash) {
                 Some(number) => self.sealed(*number),
                 None => match (self.given_out(hash), self.provisional.number(&hash)) {
+                    _ if self.past.as_ref().is_some_and(|past| past.head_hash() == hash) => {
+                        self.past.clone().ok_or(UnknownBlock::Hash { hash })
+                    }
                     (Some(snapshot), _) => Ok(snapshot.clone()),
                     (None, Some(number)) => self.select(Selector::Number(number)),
                     (None, None) => self.sealed(self.pruned_number(hash).ok_or(UnknownBlock::Hash { hash })?),
@@ -222,7 +225,8 @@ impl Chain {
     }
 
     fn sealed(&self, number: u64) -> Result<Arc<Snapshot>, UnknownBlock> {
-        self.sealed.get(&number).cloned().ok_or_else(|| {
+        let past = || self.past.clone().filter(|past| past.head.number() == number);
+        self.sealed.get(&number).cloned().or_else(past).ok_or_else(|| {
             let newest = self.head().number();
             match self.sealed.get_min() {
                 Some((oldest, _)) if number < *oldest => UnknownBlock::Pruned { number, oldest: *oldest },

@@ -146,6 +146,7 @@ impl Canonical {
         let verified = read_verified(block.verified)?;
         let changes = match kind {
             Self::UNKNOWN => BlockChanges::Unknown,
+            Self::TOUCHED => BlockChanges::Touched(Arc::new(codes.read(changes, &on.latest().world)?)),
             Self::AS_PRECONFIRMED => BlockChanges::AsPreconfirmed,
             Self::THESE => BlockChanges::These(Arc::new(codes.read(changes, &on.latest().world)?)),
             kind => return Err(corrupted(format!("the changes of a block are of the unknown kind {kind}")).into()),

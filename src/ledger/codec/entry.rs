@@ -109,7 +109,8 @@ pub struct Preconfirmed {
 pub struct Canonical {
     /// The block.
     pub block: Block,
-    /// [`UNKNOWN`](Self::UNKNOWN), [`AS_PRECONFIRMED`](Self::AS_PRECONFIRMED) or [`THESE`](Self::THESE).
+    /// [`UNKNOWN`](Self::UNKNOWN), [`AS_PRECONFIRMED`](Self::AS_PRECONFIRMED), [`THESE`](Self::THESE) or
+    /// [`TOUCHED`](Self::TOUCHED).
     pub kind: u8,
     /// The changes of the state, each account once.
     pub changes: Vec<StoredChange>,
@@ -168,6 +169,7 @@ impl Entry {
             Record::Canonical { block, changes, verified } => {
                 let (kind, changes) = match changes {
                     BlockChanges::Unknown => (Canonical::UNKNOWN, Vec::new()),
+                    BlockChanges::Touched(changes) => (Canonical::TOUCHED, codes.all_of(changes)),
                     BlockChanges::AsPreconfirmed => (Canonical::AS_PRECONFIRMED, Vec::new()),
                     BlockChanges::These(changes) => (Canonical::THESE, codes.all_of(changes)),
                 };
@@ -300,6 +302,8 @@ impl Canonical {
     pub const AS_PRECONFIRMED: u8 = 1;
     /// The changes are told.
     pub const THESE: u8 = 2;
+    /// The block was not executed, and the changes are told without their values.
+    pub const TOUCHED: u8 = 3;
 }
 
 impl Head {

@@ -115,6 +115,11 @@ impl Front {
             (Handler::Run(run), Some(remote)) if method.upstream != UpstreamUse::Unasked => {
                 Box::pin(runner.run_beside(remote, run, request)).await
             }
+            (Handler::Run(run), Some(remote))
+                if request.published.tags().is_some() && may_name_a_block(&request.params) =>
+            {
+                Box::pin(runner.run_at_any_block(remote, run, request, &mut facts.by_upstream)).await
+            }
             (Handler::Run(run), Some(remote)) if remote.lacks_rules => {
                 Box::pin(runner.run_or_forward(remote, run, request, &mut facts.by_upstream)).await
             }
@@ -131,6 +136,12 @@ impl Front {
     pub fn count_refusal(&self, parsed: Instant) {
         self.refusals.count(parsed);
     }
+}
+
+/// Returns whether parameters may name a block other than by the tags that most do. A request that does may have to run again.
+fn may_name_a_block(params: &str) -> bool {
+    let params = params.trim_end();
+    !params.ends_with(r#""latest"]"#) && !params.ends_with(r#""pending"]"#)
 }
 
 impl Counted {

@@ -103,6 +103,27 @@ impl RequestRunner {
         }
     }
 
+    /// Runs a request at any block of which the upstream has the state.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of the run, or that of the upstream.
+    pub async fn run_at_any_block(
+        self: &Arc<Self>,
+        remote: &StateCompletion,
+        run: RunHandler,
+        request: Request,
+        by_upstream: &mut bool,
+    ) -> Result<Vec<u8>> {
+        let unknown = match self.run_or_forward(remote, run, request.clone(), by_upstream).await {
+            Err(RpcError::UnknownBlock(unknown)) => unknown,
+            answered => return answered,
+        };
+        let Some(upstream) = remote.fetcher.upstream() else { return Err(unknown.into()) };
+        let published = remote.past.find(&upstream, &request.published, unknown, request.ticket.deadline()).await?;
+        self.run_or_forward(remote, run, Request { published, ..request }, by_upstream).await
+    }
+
     /// Runs a request, and asks the upstream if presim cannot answer it.
     ///
     /// # Errors

@@ -8,7 +8,7 @@ use op_alloy::consensus::post_exec::POST_EXEC_TX_TYPE_ID;
 use serde_json::value::RawValue;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use super::request::Request;
+use super::{past::PastStates, request::Request};
 use crate::rpc::{
     params,
     protocol::error::{Result, RpcError},
@@ -36,6 +36,8 @@ pub struct StateCompletion {
     pub forwarded: ForwardedMethods,
     /// Counts the runs that the upstream executed.
     pub executed: Counter,
+    /// The states of blocks that are older than those that are retained.
+    pub past: PastStates,
     /// The requests that the upstream may answer at once.
     pub permits: Semaphore,
 }
@@ -70,7 +72,7 @@ impl FetchMissed for StateCompletion {
     ) -> BoxFuture<'a, Result<Held, FetchError>> {
         Box::pin(async move {
             let hints = params.map(Hints::of);
-            self.fetcher.fetch(missed, hints.as_ref(), deadline.into()).await
+            self.fetcher.fetch_for_client(missed, hints.as_ref(), deadline.into()).await
         })
     }
 }

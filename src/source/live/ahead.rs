@@ -19,9 +19,8 @@ use super::{
 use crate::{
     chain::{Attributes, BlockBody, GasRefunds, SealedBlock},
     ledger::{FeedProblem, FeedState, OpenBlock, Record, Snapshot, SubBlockStart},
-    source::apply::{extend_known, open_block_with, prefetch},
+    source::apply::{extend_known, open_block_with},
     state::Missed,
-    upstream::Hints,
 };
 
 /// The progress of a sub-block.
@@ -275,12 +274,12 @@ impl Live {
     }
 
     /// Fetches what the first sub-block of the queue has missed, and what its other transactions will need.
-    fn fetch_for(&self, first: &mut WaitingSubBlock, mut missed: Missed) {
+    fn fetch_for(&self, first: &mut WaitingSubBlock, missed: Missed) {
         let (executed, on) = match &first.begun {
             Some(begun) => (begun.executed.saturating_sub(begun.again.len()), begun.snapshot.clone()),
             None => (0, self.feed.snapshots.newest()),
         };
-        self.prefetch(first, executed, &on, &mut missed);
+        self.look(first, executed, &on, missed);
     }
 
     /// Runs a sub-block behind the first in advance, on the newest state that there is.
@@ -289,25 +288,17 @@ impl Live {
         let on = begun.unwrap_or_else(|| self.feed.snapshots.newest());
         let mut queue = std::mem::take(&mut self.queue);
         if let Some(next) = queue.next_unknown_from() {
-            self.prefetch(next, 0, &on, &mut Missed::default());
+            self.look(next, 0, &on, Missed::default());
         }
         self.queue = queue;
     }
 
     /// Runs the transactions of a sub-block from `from` on without effect, and fetches what they, and `missed`, lack.
-    fn prefetch(&self, waiting: &mut WaitingSubBlock, from: usize, on: &Snapshot, missed: &mut Missed) {
-        let (which, is_first) = waiting.unknown_from(from);
+    fn look(&self, waiting: &mut WaitingSubBlock, from: usize, on: &Snapshot, missed: Missed) {
+        let WaitingSubBlock { flashblock, lookahead, .. } = waiting;
         // A transaction that cannot be read is found when the sub-block's turn comes.
-        let Ok(transactions) = waiting.transactions() else { return waiting.prefetched(Vec::new()) };
-        let looked = LiveError::unless_panicked(|| Ok(prefetch(&self.chain.spec, on, transactions, &which, missed)));
-        let still = looked.unwrap_or_default();
-        let unknown = still.iter().filter_map(|index| transactions.get(*index));
-        // Access lists are asked of the upstream once.
-        let hints = if is_first { Hints::of_transactions(unknown) } else { Hints::default() };
-        waiting.prefetched(still);
-        if !missed.is_empty() {
-            waiting.wait_for(self.chain.clone().fetch(std::mem::take(missed), hints));
-        }
+        let transactions = flashblock.transactions.as_deref().unwrap_or_default();
+        lookahead.look(&self.chain, on, transactions, from, missed);
     }
 
     /// Returns the state after a pre-confirmed block, with no block open, after a block with this parent hash has begun.

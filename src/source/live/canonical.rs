@@ -12,7 +12,8 @@ use super::flashblocks::{Action, CanonicalBlock};
 use super::{
     catch_up::{CatchUp, WaitingBlock},
     error::LiveError,
-    import::{CanonicalNews, ForkPoint, Found, ImportedBlock, known_block, summary_of, summary_of_sealed},
+    import::{CanonicalNews, ForkPoint, Found, ImportedBlock, NotExecuted, known_block, summary_of, summary_of_sealed},
+    lookahead::Lookahead,
     state::Live,
 };
 use crate::{
@@ -35,10 +36,11 @@ impl Live {
     /// Begins what is to be done next: imports the next block of the path, and looks for the path to a new head.
     pub(super) fn go_on(&mut self) {
         while self.catch_up.task.is_none()
-            && let Some(WaitingBlock { block, since }) = self.catch_up.path.pop_front()
+            && let Some(waiting) = self.catch_up.path.pop_front_if(|first| !first.lookahead.is_fetching())
         {
-            if let Some(block) = self.import(block) {
-                self.catch_up.path.push_front(WaitingBlock { block, since });
+            let WaitingBlock { block, since, mut lookahead, opened } = waiting;
+            if let Some(block) = self.import(block, &mut lookahead) {
+                self.catch_up.path.push_front(WaitingBlock { block, since, lookahead, opened });
                 break;
             }
         }
@@ -65,6 +67,7 @@ impl Live {
                 let since = self.catch_up.look.take().map_or_else(Instant::now, |(_, since)| since);
                 return self.found(since, found);
             }
+            CanonicalNews::Waits => return,
             CanonicalNews::OtherChain(error) => Err(error),
             CanonicalNews::Executed(executed, receipts) => match self.catch_up.path.pop_front() {
                 Some(WaitingBlock { block, .. }) => self.finish(block, executed, receipts),
@@ -204,7 +207,7 @@ impl Live {
 
     /// Imports the next canonical block as it was pre-confirmed, or begins to execute it. Returns the block if that has
     /// begun, or if it has to wait until its sub-blocks are applied.
-    fn import(&mut self, block: UpstreamBlock) -> Option<UpstreamBlock> {
+    fn import(&mut self, block: UpstreamBlock, lookahead: &mut Lookahead) -> Option<UpstreamBlock> {
         let number = block.number();
         let parent = self.feed.snapshots.load().select(Selector::Hash(block.header.parent_hash)).ok();
         let Some(parent) = parent.filter(|parent| parent.open.is_none()) else {
@@ -241,9 +244,18 @@ impl Live {
             return None;
         }
         self.supersede();
-        let executing = self.chain.clone().import(block.clone(), parent);
+        let (time, waits) = (self.time_for_next(), self.catch_up.waits.clone());
+        let executing = self.chain.clone().import(block.clone(), parent, lookahead.take_prestate(), time, waits);
         self.catch_up.task = Some(executing.boxed_local());
         Some(block)
+    }
+
+    /// Returns the time for executing the next block: less as the published state comes near the lag at which it jumps.
+    fn time_for_next(&self) -> Duration {
+        let limits = &self.chain.limits;
+        let most = u32::try_from(limits.gap).unwrap_or(u32::MAX);
+        let left = self.block_time * most.saturating_sub(self.catch_up.waiting());
+        if limits.execute.is_zero() { limits.execute } else { limits.execute.min(left.max(self.block_time)) }
     }
 
     /// Publishes a canonical block: with the state that it was pre-confirmed or executed with, or, if there is none,
@@ -251,7 +263,7 @@ impl Live {
     fn finish(
         &mut self,
         block: UpstreamBlock,
-        done: Result<ImportedBlock, LiveError>,
+        done: Result<ImportedBlock, NotExecuted>,
         receipts: AnnouncedReceipts,
     ) -> Result<(), LiveError> {
         let (began, number, hash) = (Instant::now(), block.number(), block.hash());
@@ -262,14 +274,15 @@ impl Live {
                 self.executed.increment(1);
                 (changes, AnnouncedReceipts::Whole(receipts), Verified::Full)
             }
-            Err(error) => {
+            Err(NotExecuted { error, touched }) => {
                 let mismatch = matches!(error, LiveError::Mismatch { .. });
                 if matches!(error, LiveError::Panicked | LiveError::Block(_) | LiveError::Transaction { .. }) {
                     self.diverged(number, None, &error);
                 }
                 if mismatch { &self.mismatched } else { &self.skipped }.increment(1);
                 tracing::warn!(number, %hash, %error, "a block cannot be executed: its state is fetched again");
-                (BlockChanges::Unknown, receipts, Verified::None)
+                let changes = touched.map_or(BlockChanges::Unknown, |touched| BlockChanges::Touched(touched.into()));
+                (changes, receipts, Verified::None)
             }
         };
         self.block_time = self.chain.spec.prescribed_block_time(block.header.timestamp).unwrap_or_else(|| {

@@ -1,12 +1,17 @@
 //! The canonical blocks that are still to be published, and the search for the upstream's newest one.
 
-use std::{collections::VecDeque, time::Duration};
+use std::{cell::Cell, collections::VecDeque, rc::Rc, task::Poll, time::Duration};
 
-use futures::future::{LocalBoxFuture, OptionFuture};
+use futures::{FutureExt, future::LocalBoxFuture};
 use tokio::time::Instant;
 
-use super::import::CanonicalNews;
-use crate::upstream::UpstreamBlock;
+use super::{import::CanonicalNews, lookahead::Lookahead, parts::LiveChain};
+use crate::{
+    ledger::Snapshot,
+    source::apply::{close, open_block_with},
+    state::{Missed, World},
+    upstream::UpstreamBlock,
+};
 
 /// The canonical blocks that are being imported.
 #[derive(Default)]
@@ -19,6 +24,10 @@ pub(super) struct CatchUp {
     pub(super) waits_since: Option<Instant>,
     /// The task for the first of them, or to begin anew.
     pub(super) task: Option<LocalBoxFuture<'static, CanonicalNews>>,
+    /// Whether the task waits for state, so that there is time for the blocks behind the first.
+    pub(super) waits: Rc<Cell<bool>>,
+    /// Whether it has said so.
+    told_to_wait: bool,
     /// The time since which the upstream's newest block is to be looked at again.
     pub(super) due_since: Option<Instant>,
     /// The search for the path to the upstream's newest block, also while blocks before it are executed, and the time at
@@ -35,22 +44,109 @@ pub(super) struct WaitingBlock {
     pub(super) block: UpstreamBlock,
     /// The time at which the upstream announced it, or a block after it.
     pub(super) since: Instant,
+    /// The state that it will read.
+    pub(super) lookahead: Lookahead,
+    /// The block after its opening system calls, on the state of the round of looks.
+    pub(super) opened: Option<Box<Snapshot>>,
+}
+
+impl WaitingBlock {
+    /// Creates a block that was announced at `since`.
+    pub fn new(block: UpstreamBlock, since: Instant) -> Self {
+        Self { block, since, lookahead: Lookahead::default(), opened: None }
+    }
+
+    /// Runs a part of it on an older state, the newest that there is, and fetches what it lacks.
+    fn look(&mut self, chain: &LiveChain, on: &Snapshot) {
+        let missed = match &self.opened {
+            Some(_) => Missed::default(),
+            None => self.open(chain, on),
+        };
+        let Some(opened) = &self.opened else { return self.lookahead.end() };
+        if self.lookahead.is_new() && chain.fetcher.traces_blocks() && !self.block.transactions.is_empty() {
+            self.opened = None;
+            return self.lookahead.trace(chain, self.block.hash(), missed);
+        }
+        self.lookahead.look(chain, opened, &self.block.transactions, 0, missed);
+        if !self.lookahead.wants_look() {
+            // The next round is on the newest state then.
+            self.opened = None;
+        }
+    }
+
+    /// Opens the block, if presim can execute it. Returns what its system calls and its withdrawals have missed.
+    fn open(&mut self, chain: &LiveChain, on: &Snapshot) -> Missed {
+        let (block, spec) = (&self.block, &chain.spec);
+        let Some(view) = on.world.remote().filter(|_| block.foreign.is_none()).cloned() else {
+            return Missed::default();
+        };
+        let on = Snapshot::at_head(World::on(view), on.head.clone(), on.hashes.clone());
+        let Ok(opened) = open_block_with(spec, &on, block.header.inner().clone()) else { return Missed::default() };
+        let mut missed = opened.missed;
+        if self.lookahead.is_new()
+            && let Some(open) = &opened.snapshot.open
+            && let Ok(closed) = close(spec, &opened.snapshot, open, block.withdrawals.as_ref())
+        {
+            missed.extend(closed.missed);
+        }
+        self.opened = Some(Box::new(opened.snapshot));
+        missed.state()
+    }
 }
 
 impl CatchUp {
-    /// Waits for the result of the task.
+    /// Waits for the result of the task or of the search, or until there is something to do for the blocks that wait.
     pub async fn news(&mut self) -> CanonicalNews {
-        let Self { task, look, .. } = self;
-        let search = look.as_mut().map(|(search, _)| search);
-        tokio::select! {
-            biased;
-            Some(news) = OptionFuture::from(task.as_mut()) => {
-                self.task = None;
-                news
+        std::future::poll_fn(|context| {
+            if let Some(task) = &mut self.task {
+                if let Poll::Ready(news) = task.poll_unpin(context) {
+                    self.task = None;
+                    self.waits.set(false);
+                    return Poll::Ready(news);
+                }
+                if std::mem::replace(&mut self.told_to_wait, self.waits.get()) != self.waits.get() {
+                    return Poll::Ready(CanonicalNews::Waits);
+                }
             }
-            Some(news) = OptionFuture::from(search) => news,
-            else => std::future::pending().await,
+            if let Some((search, _)) = &mut self.look
+                && let Poll::Ready(news) = search.poll_unpin(context)
+            {
+                return Poll::Ready(news);
+            }
+            for waiting in &mut self.path {
+                if let Poll::Ready(fetched) = waiting.lookahead.poll(context) {
+                    if let Err(error) = fetched {
+                        tracing::debug!(%error, "the state for a block could not be fetched in advance");
+                        waiting.lookahead.end();
+                    }
+                    return Poll::Ready(CanonicalNews::Waits);
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Returns whether there is time for a look at the state that the next blocks will read, and one of the first `most` wants it.
+    pub fn can_look_ahead(&mut self, most: usize) -> bool {
+        self.next_to_look(most).is_some()
+    }
+
+    /// Looks at the state that one of the first `most` blocks behind the first will read. `on` is the newest canonical state.
+    pub fn look_ahead(&mut self, most: usize, chain: &LiveChain, on: &Snapshot) {
+        if let Some(waiting) = self.next_to_look(most) {
+            waiting.look(chain, on);
+            waiting.lookahead.wait_at_most(chain.limits.execute);
         }
+    }
+
+    fn next_to_look(&mut self, most: usize) -> Option<&mut WaitingBlock> {
+        let is_idle = match self.task {
+            Some(_) => self.waits.get(),
+            None => self.path.front().is_some_and(|first| first.lookahead.is_fetching()),
+        };
+        let mut behind = self.path.iter_mut().skip(1).take(most).filter(|_| is_idle);
+        behind.find(|waiting| waiting.lookahead.wants_look())
     }
 
     /// Notes that the upstream's newest block is to be looked at.
@@ -65,7 +161,7 @@ impl CatchUp {
 
     /// Appends blocks, newest first, the newest of which was announced at `since`.
     pub fn append(&mut self, path: Vec<UpstreamBlock>, since: Instant) {
-        self.path.extend(path.into_iter().rev().map(|block| WaitingBlock { block, since }));
+        self.path.extend(path.into_iter().rev().map(|block| WaitingBlock::new(block, since)));
     }
 
     /// Returns the time since which a newer block than the published one is announced.

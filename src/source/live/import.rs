@@ -3,11 +3,15 @@
 //! All of it happens beside the stream: each step is a future that the feed's task polls between sub-blocks. None changes
 //! what is published.
 
-use std::{panic::AssertUnwindSafe, sync::Arc};
+use std::{cell::Cell, panic::AssertUnwindSafe, rc::Rc, sync::Arc, time::Duration};
 
 use alloy_consensus::{Header, Transaction, transaction::Recovered};
-use alloy_eips::{BlockNumberOrTag, eip7928::compute_block_access_list_hash};
-use alloy_primitives::{B256, Bloom, Sealed};
+use alloy_eips::{
+    BlockNumberOrTag, eip2935::HISTORY_STORAGE_ADDRESS, eip4788::BEACON_ROOTS_ADDRESS,
+    eip7002::WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS, eip7251::CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS,
+    eip7928::compute_block_access_list_hash,
+};
+use alloy_primitives::{Address, B256, Bloom, Sealed, map::AddressMap};
 use futures::FutureExt;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -16,13 +20,24 @@ use tokio::time::Instant;
 use super::flashblocks::CanonicalBlock;
 use super::{error::LiveError, parts::LiveChain};
 use crate::{
-    chain::{BlockBody, BlockHashes, ChainReceipt, ChainTx, GasRefunds, SealedBlock, receipts_root_and_bloom},
+    chain::{
+        BASE_FEE_VAULT, BASE_TIME, BlockBody, BlockHashes, ChainReceipt, ChainTx, GasRefunds, L1_FEE_VAULT,
+        OPERATOR_FEE_VAULT, SealedBlock, receipts_root_and_bloom,
+    },
     ledger::{BlockChanges, Selector, Snapshot, Snapshots},
     source::apply::{close, extend_known, open_block_with, prefetch},
-    state::{Held, MergedChanges, RemoteView, World},
-    upstream::{AnnouncedReceipts, BlockName, Hints, UpstreamBlock},
+    state::{AccountChange, Held, MergedChanges, RemoteView, World},
+    upstream::{AnnouncedReceipts, BlockName, Hints, Prestate, UpstreamBlock},
 };
 
+/// The contracts that are written around the transactions of a block.
+const SYSTEM_CONTRACTS: [Address; 5] = [
+    HISTORY_STORAGE_ADDRESS,
+    BEACON_ROOTS_ADDRESS,
+    BASE_TIME,
+    WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS,
+    CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS,
+];
 /// The gas after which the execution of a canonical block lets sub-blocks run.
 const SLICE: u64 = 10_000_000;
 
@@ -31,11 +46,21 @@ pub(super) enum CanonicalNews {
     /// The way from a known block to the upstream's newest was looked for.
     Found(Result<Found, LiveError>),
     /// The first block of the path was executed, or the upstream was asked for its receipts.
-    Executed(Result<ImportedBlock, LiveError>, AnnouncedReceipts),
+    Executed(Result<ImportedBlock, NotExecuted>, AnnouncedReceipts),
+    /// The first block waits for state, or the state for one behind it has come.
+    Waits,
     /// The upstream is a node of another chain now.
     OtherChain(LiveError),
     /// The receipts of a block to begin anew at were asked for.
     Restart(Box<UpstreamBlock>, AnnouncedReceipts),
+}
+
+/// A block that was not executed.
+pub(super) struct NotExecuted {
+    /// The reason.
+    pub error: LiveError,
+    /// The accounts and slots that it may have changed, if the upstream has told.
+    pub touched: Option<Vec<AccountChange>>,
 }
 
 /// The path to the upstream's newest block.
@@ -206,25 +231,87 @@ impl LiveChain {
     }
 
     /// Executes a block on its parent, or else asks for its receipts, unless it is a block of another chain.
-    pub(super) async fn import(self, block: UpstreamBlock, parent: Arc<Snapshot>) -> CanonicalNews {
-        let executed = AssertUnwindSafe(self.execute(&block, &parent)).catch_unwind().await;
-        let executed = executed.unwrap_or(Err(LiveError::Panicked));
-        if executed.is_err()
-            && let Err(other @ LiveError::OtherChain { .. }) = self.check_chain().await
-        {
-            return CanonicalNews::OtherChain(other);
+    pub(super) async fn import(
+        self,
+        block: UpstreamBlock,
+        parent: Arc<Snapshot>,
+        mut prestate: Option<Prestate>,
+        time: Duration,
+        waits: Rc<Cell<bool>>,
+    ) -> CanonicalNews {
+        let until = Instant::now() + time;
+        let mut executed = self.execute_caught(&block, &parent, &mut prestate, until, &waits).await;
+        let may_be_the_traces = matches!(
+            executed,
+            Err(LiveError::Mismatch { .. } | LiveError::Transaction { .. } | LiveError::Block(_) | LiveError::Panicked)
+        );
+        if may_be_the_traces && prestate.take().is_some() {
+            self.fetcher.distrust_traces();
+            executed = self.execute_caught(&block, &parent, &mut prestate, until, &waits).await;
         }
-        let receipts = if executed.is_err() { self.receipts(&block).await } else { AnnouncedReceipts::Never };
-        CanonicalNews::Executed(executed, receipts)
+        let error = match executed {
+            Ok(executed) => return CanonicalNews::Executed(Ok(executed), AnnouncedReceipts::Never),
+            Err(error) => error,
+        };
+        waits.set(true);
+        match futures::join!(self.check_chain(), self.receipts(&block), self.touched(&block)) {
+            (Err(other @ LiveError::OtherChain { .. }), ..) => CanonicalNews::OtherChain(other),
+            (_, receipts, touched) => CanonicalNews::Executed(Err(NotExecuted { error, touched }), receipts),
+        }
     }
 
-    /// Executes a block on its parent's state, as far as that is known or can be fetched in time.
-    async fn execute(&self, block: &UpstreamBlock, parent: &Snapshot) -> Result<ImportedBlock, LiveError> {
+    /// Returns the accounts and slots that a block may have changed: those of its transactions, if the upstream traces them, and
+    /// those that change around them.
+    async fn touched(&self, block: &UpstreamBlock) -> Option<Vec<AccountChange>> {
+        if block.has_ommers {
+            return None;
+        }
+        let natives = self.spec.natives().at(block.header.timestamp);
+        let called = block.transactions.iter().filter_map(|tx| tx.to());
+        // A tracer may not see what native code writes.
+        let natives: Vec<_> = called.filter(|address| natives.find(address).is_some()).collect();
+        let mut touched = self.fetcher.touched(block.hash()).await?;
+        let known: AddressMap<usize> = touched.iter().enumerate().map(|(at, change)| (change.address, at)).collect();
+        let withdrawals = block.withdrawals.iter().flat_map(|list| list.iter()).map(|withdrawal| withdrawal.address);
+        let accounts = withdrawals.chain([block.header.beneficiary, BASE_FEE_VAULT, L1_FEE_VAULT, OPERATOR_FEE_VAULT]);
+        let whole = SYSTEM_CONTRACTS.into_iter().chain(natives).map(|address| (address, true));
+        let around = accounts.map(|address| (address, false)).chain(whole);
+        for (address, storage_cleared) in around {
+            match known.get(&address) {
+                Some(at) => touched[*at].storage_cleared |= storage_cleared,
+                None => touched.push(AccountChange { address, storage_cleared, ..AccountChange::default() }),
+            }
+        }
+        Some(touched)
+    }
+
+    async fn execute_caught(
+        &self,
+        block: &UpstreamBlock,
+        parent: &Snapshot,
+        prestate: &mut Option<Prestate>,
+        until: Instant,
+        waits: &Cell<bool>,
+    ) -> Result<ImportedBlock, LiveError> {
+        let executed = AssertUnwindSafe(self.execute(block, parent, prestate, until, waits)).catch_unwind().await;
+        executed.unwrap_or(Err(LiveError::Panicked))
+    }
+
+    /// Executes a block on its parent's state, as far as that is known or can be fetched in time. `prestate` is what the upstream has
+    /// told or tells of that state; `waits` is set while state is fetched.
+    async fn execute(
+        &self,
+        block: &UpstreamBlock,
+        parent: &Snapshot,
+        prestate: &mut Option<Prestate>,
+        until: Instant,
+        waits: &Cell<bool>,
+    ) -> Result<ImportedBlock, LiveError> {
         // A block that is not what its header says is none of the chain's.
         block.check_transactions()?;
-        let (began, time) = (Instant::now(), self.limits.execute);
-        if time.is_zero() || block.has_ommers {
-            return Err(LiveError::Late(time));
+        let late = || LiveError::Late(self.limits.execute);
+        if self.limits.execute.is_zero() || block.has_ommers {
+            return Err(late());
         }
         // An unexecuted fork and most calls of native contracts are seen before anything is executed.
         let called = block.transactions.iter().filter_map(|tx| tx.to());
@@ -242,28 +329,55 @@ impl LiveChain {
         // The state right after the parent, which is canonical, without the pre-confirmed blocks on it.
         let view = parent.world.remote().filter(|view| view.hash() == parent.head_hash()).cloned();
         let view = view.ok_or(LiveError::Gone(parent.head.number()))?;
-        let on = Snapshot::at_head(World::on(view), parent.head.clone(), parent.hashes.clone());
+        let on = Snapshot::at_head(World::on(view.clone()), parent.head.clone(), parent.hashes.clone());
         let mut held = Held::default();
+        // Traced values are not cached before the block has proven right.
+        held.extend(view.hold(prestate.iter().flat_map(Prestate::values).cloned()));
+        let mut may_trace = prestate.is_none() && self.fetcher.traces_blocks();
         let mut fetch = async |missed, hints| {
             LiveError::unless_executable(&missed)?;
-            let fetched = tokio::time::timeout_at(began + time, self.clone().fetch(missed, hints)).await;
-            held.extend(fetched.map_err(|_| LiveError::Late(time))??);
+            waits.set(true);
+            let fetched = async {
+                if !std::mem::take(&mut may_trace) {
+                    return self.clone().fetch(missed, hints).await;
+                }
+                let (mut fetched, traced) = self.clone().fetch_traced(missed, block.hash()).await?;
+                fetched.extend(view.hold(traced.iter().flat_map(Prestate::values).cloned()));
+                *prestate = traced;
+                Ok(fetched)
+            };
+            let fetched = tokio::time::timeout_at(until, fetched).await;
+            waits.set(false);
+            held.extend(fetched.map_err(|_| late())??);
             Ok::<_, LiveError>(())
+        };
+        let mut unknown: Vec<usize> = (0..block.transactions.len()).collect();
+        let mut is_first = true;
+        // Access lists are asked of the upstream once.
+        let mut hints = |unknown: &[usize]| match std::mem::take(&mut is_first) {
+            true => Hints::of_transactions(unknown.iter().filter_map(|index| block.transactions.get(*index))),
+            false => Hints::default(),
         };
         let mut at = loop {
             let opened = open_block_with(&self.spec, &on, block.header.inner().clone())?;
-            if opened.missed.is_empty() {
+            let mut missed = opened.missed.clone();
+            if missed.is_empty() {
                 break opened;
             }
-            fetch(opened.missed, Hints::default()).await?;
+            // The state that the rest of the block will read is fetched with that of its beginning.
+            unknown = prefetch(&self.spec, &opened.snapshot, &block.transactions, &unknown, &mut missed);
+            if let Some(open) = &opened.snapshot.open
+                && let Ok(closed) = close(&self.spec, &opened.snapshot, open, block.withdrawals.as_ref())
+            {
+                missed.extend(closed.missed.state());
+            }
+            fetch(missed, hints(&unknown)).await?;
         };
         if let Some(open) = &mut at.snapshot.open {
             open.refunds = refunds;
         }
         let mut changes = MergedChanges::default();
-        let mut unknown: Vec<usize> = (0..block.transactions.len()).collect();
         let mut executed = 0;
-        let mut is_first = true;
         loop {
             changes.add(&at.changes);
             let Some(open) = &at.snapshot.open else { return Err(LiveError::Gone(block.number())) };
@@ -285,9 +399,7 @@ impl LiveChain {
             }
             unknown.retain(|index| *index >= executed);
             unknown = prefetch(&self.spec, &at.snapshot, &block.transactions, &unknown, &mut missed);
-            let hinted = unknown.iter().filter_map(|index| block.transactions.get(*index));
-            let hints = if std::mem::take(&mut is_first) { Hints::of_transactions(hinted) } else { Hints::default() };
-            fetch(missed, hints).await?;
+            fetch(missed, hints(&unknown)).await?;
         }
         let closed = loop {
             let Some(open) = &at.snapshot.open else { return Err(LiveError::Gone(block.number())) };
@@ -302,6 +414,7 @@ impl LiveChain {
         if let (Some(list), Some(announced)) = (&closed.access_list, block.header.block_access_list_hash) {
             LiveError::unless_equal("blockAccessListHash", compute_block_access_list_hash(list), announced)?;
         }
+        view.insert(prestate.iter().flat_map(Prestate::values).cloned());
         let changes = BlockChanges::These(Arc::new(changes.to_vec()));
         Ok(ImportedBlock { changes, receipts: closed.receipts })
     }

@@ -14,6 +14,7 @@ mod error;
 pub mod flashblocks;
 mod import;
 mod late;
+mod lookahead;
 mod parts;
 mod preconfirmed;
 mod queue;

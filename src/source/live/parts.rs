@@ -2,13 +2,14 @@
 
 use std::{sync::Arc, time::Duration};
 
+use alloy_primitives::B256;
 use tokio::time::Instant;
 
 use super::flashblocks::{Events, FlashblockSequence};
 use crate::{
     chain::ChainSpec,
     state::{FetchError, Held, Missed},
-    upstream::{Fetcher, Heads, Hints, Upstream},
+    upstream::{Fetcher, Heads, Hints, Prestate, Upstream},
 };
 
 /// The pause before state that could not be fetched is asked for again.
@@ -57,6 +58,8 @@ pub struct LiveLimits {
     pub held: usize,
     /// Whether blocks whose headers do not have their hashes are refused.
     pub verify: bool,
+    /// The number of blocks behind the one being executed whose state is fetched in advance.
+    pub lookahead: usize,
     /// The number of blocks to catch up with one by one. A greater gap is skipped.
     pub gap: usize,
     /// The time for which the upstream may not have a block that it has announced.
@@ -73,6 +76,26 @@ pub(super) struct LiveChain {
 }
 
 impl LiveChain {
+    /// Fetches what runs have missed, as [`fetch`](Self::fetch) does, and beside it what the transactions of the block with this
+    /// hash read. With proofs, a trace only names what is fetched at the blocks of `missed`.
+    pub(super) async fn fetch_traced(self, missed: Missed, hash: B256) -> Result<(Held, Option<Prestate>), FetchError> {
+        let view = missed.by_view().next().map(|(view, _)| view.clone());
+        let fetch = async {
+            match missed.is_empty() {
+                true => Ok(Held::default()),
+                false => self.clone().fetch(missed, Hints::default()).await,
+            }
+        };
+        let (held, prestate) = futures::join!(fetch, self.fetcher.prestate(hash));
+        let mut held = held?;
+        if let (Some(view), Some(prestate)) = (view, prestate.as_ref().filter(|_| self.fetcher.verifies())) {
+            let unknown = prestate.keys().filter(|key| !view.knows(key));
+            held.extend(self.clone().fetch(Missed::at(&view, unknown), Hints::default()).await?);
+            return Ok((held, Some(Prestate::default())));
+        }
+        Ok((held, prestate))
+    }
+
     /// Fetches and holds the state that runs have missed, and fetches what `hints` predict. An error comes after a pause.
     pub(super) async fn fetch(self, missed: Missed, hints: Hints) -> Result<Held, FetchError> {
         let hints = (!hints.is_empty()).then_some(hints);

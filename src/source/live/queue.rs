@@ -3,14 +3,16 @@
 use std::{collections::VecDeque, sync::Arc, task::Poll};
 
 use alloy_consensus::transaction::Recovered;
-use futures::{FutureExt, future::LocalBoxFuture};
 use tokio::time::Instant;
 
-use super::flashblocks::{Flashblock, UnreadTx};
+use super::{
+    flashblocks::{Flashblock, UnreadTx},
+    lookahead::Lookahead,
+};
 use crate::{
     chain::ChainTx,
     ledger::{Snapshot, StateStep, SubBlockStart},
-    state::{FetchError, Held},
+    state::FetchError,
 };
 
 /// The sub-blocks that the rules of the stream have admitted and that are not applied yet, oldest first.
@@ -49,12 +51,8 @@ pub(super) struct WaitingSubBlock {
     pub begun: Option<Box<BegunSubBlock>>,
     /// Whether its parent was not known when its turn came.
     pub lacks_parent: bool,
-    /// The transactions, by index, that have not run yet without missing state. `None` before the first look.
-    unknown: Option<Vec<usize>>,
-    /// The fetch of the state that it has missed.
-    fetch: Option<LocalBoxFuture<'static, Result<Held, FetchError>>>,
-    /// The state that was fetched for it.
-    held: Held,
+    /// The state that it will read.
+    pub lookahead: Lookahead,
 }
 
 impl WaitingSubBlock {
@@ -67,34 +65,9 @@ impl WaitingSubBlock {
         self.flashblock.transactions.as_deref().map_err(Clone::clone)
     }
 
-    /// Returns whether state is fetched for it.
-    pub const fn is_fetching(&self) -> bool {
-        self.fetch.is_some()
-    }
-
-    /// Waits for `fetch` before it is run again.
-    pub fn wait_for(&mut self, fetch: impl Future<Output = Result<Held, FetchError>> + 'static) {
-        self.fetch = Some(fetch.boxed_local());
-    }
-
-    /// Returns the transactions, from the one at `from` on, whose state may not be known yet, and whether this is the
-    /// first look at them.
-    pub fn unknown_from(&mut self, from: usize) -> (Vec<usize>, bool) {
-        let count = self.flashblock.transactions.as_ref().map_or(0, |all| all.len());
-        let is_first = self.unknown.is_none();
-        let unknown = self.unknown.get_or_insert_with(|| (0..count).collect());
-        unknown.retain(|index| *index >= from);
-        (unknown.clone(), is_first)
-    }
-
-    /// Sets the transactions that have missed state.
-    pub fn prefetched(&mut self, still: Vec<usize>) {
-        self.unknown = Some(still);
-    }
-
     /// Returns whether a run in advance may find state to fetch.
     fn wants_prefetch(&self) -> bool {
-        !self.is_fetching() && self.begun.is_none() && self.unknown.as_ref().is_none_or(|unknown| !unknown.is_empty())
+        self.begun.is_none() && self.lookahead.wants_look()
     }
 }
 
@@ -107,9 +80,7 @@ impl SubBlockQueue {
             received,
             begun: None,
             lacks_parent: false,
-            unknown: None,
-            fetch: None,
-            held: Held::default(),
+            lookahead: Lookahead::default(),
         };
         self.0.push_back(waiting);
     }
@@ -136,12 +107,12 @@ impl SubBlockQueue {
 
     /// Returns whether the first sub-block waits for state.
     pub fn is_fetching(&self) -> bool {
-        self.0.front().is_some_and(WaitingSubBlock::is_fetching)
+        self.0.front().is_some_and(|first| first.lookahead.is_fetching())
     }
 
     /// Returns whether the first sub-block can run.
     pub fn can_run(&self) -> bool {
-        self.0.front().is_some_and(|first| !first.is_fetching() && !first.lacks_parent)
+        self.0.front().is_some_and(|first| !first.lookahead.is_fetching() && !first.lacks_parent)
     }
 
     /// Returns whether a sub-block behind the first can be run in advance, or the first while its parent is not there.
@@ -194,15 +165,8 @@ impl SubBlockQueue {
     /// Waits until the fetch of a sub-block has ended, and returns its result. The sub-block can run again.
     pub async fn fetched(&mut self) -> Result<(), FetchError> {
         std::future::poll_fn(|context| {
-            for waiting in &mut self.0 {
-                if let Some(fetch) = &mut waiting.fetch
-                    && let Poll::Ready(fetched) = fetch.poll_unpin(context)
-                {
-                    waiting.fetch = None;
-                    return Poll::Ready(fetched.map(|values| waiting.held.extend(values)));
-                }
-            }
-            Poll::Pending
+            let mut all = self.0.iter_mut().map(|waiting| waiting.lookahead.poll(context));
+            all.find(Poll::is_ready).unwrap_or(Poll::Pending)
         })
         .await
     }

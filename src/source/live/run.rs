@@ -85,6 +85,7 @@ impl Live {
             self.update_health();
             let due = self.due();
             let can_work = self.queue.can_run() || self.queue.can_prefetch();
+            let can_look_ahead = self.catch_up.can_look_ahead(self.chain.limits.lookahead);
             tokio::select! {
                 // Canonical news first, because it decides about the pre-confirmed blocks.
                 biased;
@@ -100,6 +101,10 @@ impl Live {
                 },
                 Some(()) = OptionFuture::from(due.map(sleep_until)) => {}
                 () = std::future::ready(()), if can_work => self.work(),
+                () = std::future::ready(()), if can_look_ahead => {
+                    let published = self.feed.snapshots.load();
+                    self.catch_up.look_ahead(self.chain.limits.lookahead, &self.chain, published.latest());
+                }
             }
         }
     }

@@ -60,6 +60,36 @@ impl RemoteView {
         Some(after)
     }
 
+    /// Appends a block to this one that was not executed here, and that may have changed these accounts and slots: their cached
+    /// values end before it, and all others stay valid. The values in `touched` are of no meaning.
+    ///
+    /// Returns `None` and does nothing unless this block is the newest of its cache, and `number` follows it.
+    pub fn touch(&self, number: u64, hash: B256, touched: &[AccountChange]) -> Option<Self> {
+        let (state, since) = (&self.state, self.anchor.since);
+        let mut chain = state.chain.write();
+        if !self.is_followed_by(number, &chain) {
+            return None;
+        }
+        let shared = &state.shared;
+        let mut prints = Vec::new();
+        for AccountChange { address, storage_cleared, slots, .. } in touched {
+            prints.push(shared.account_print(address));
+            prints.extend(storage_cleared.then(|| shared.cleared_print(address)));
+            prints.extend(slots.keys().map(|slot| shared.slot_prints(address, slot)[0]));
+            state.change_known(address, |known| {
+                known.info.value.end(number);
+                for (slot, versions) in &mut known.slots {
+                    if *storage_cleared || slots.contains_key(slot) {
+                        versions.value.end(number);
+                    }
+                }
+            });
+        }
+        prints.sort_unstable();
+        prints.dedup();
+        Some(self.push(&mut chain, number, hash, since, Changed::These(prints.into())))
+    }
+
     /// Appends a block to this one that was not executed here. All cached values end before it.
     ///
     /// Returns `None` and does nothing unless this block is the newest of its cache, and `number` follows it.

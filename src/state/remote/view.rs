@@ -89,6 +89,16 @@ impl RemoteView {
         held
     }
 
+    /// Holds values without adding them to the cache.
+    pub fn hold(&self, values: impl IntoIterator<Item = Fetched>) -> Held {
+        let mut held = Held::at(self);
+        for value in values {
+            let (key, value) = value.split(&self.state.shared.codes);
+            held.add(key, value);
+        }
+        held
+    }
+
     fn cache(&self, key: Miss, value: &HeldValue) {
         let block = self.number();
         loop {

@@ -45,9 +45,9 @@ pub const TOKEN: Address = Address::repeat_byte(0x70);
 /// A contract that hashes until little gas is left, and counts in a slot of its caller.
 pub const BURNER: Address = Address::repeat_byte(0xb0);
 /// The predeploy that keeps the milliseconds of a block's time.
-const BASE_TIME: Address = address!("4200000000000000000000000000000000000030");
+pub const BASE_TIME: Address = address!("4200000000000000000000000000000000000030");
 /// The sender of the deposits that the protocol makes.
-const DEPOSITOR: Address = address!("deaddeaddeaddeaddeaddeaddeaddeaddead0001");
+pub const DEPOSITOR: Address = address!("deaddeaddeaddeaddeaddeaddeaddeaddead0001");
 /// A contract that succeeds until it is called with data, and without data only before.
 pub const GATE: Address = Address::repeat_byte(0x6a);
 /// The contract that says what is gasless on X Layer.
@@ -339,6 +339,23 @@ impl Built {
         proof(&self.snapshot, address, slots)
     }
 
+    /// Returns the sender of a transaction of the block.
+    pub fn sender(&self, index: usize) -> Address {
+        self.snapshot.head.body().transactions[index].signer()
+    }
+
+    /// Returns an account after the block as the prestate tracer has it, with some of its slots.
+    pub fn traced(&self, address: Address, has_slot: impl Fn(U256) -> bool) -> Value {
+        let Some(account) = self.block.state.get(&address) else { return json!({"balance": "0x0"}) };
+        let slots = account.storage.iter().flatten().filter(|(slot, _)| has_slot((**slot).into()));
+        let storage: serde_json::Map<String, Value> =
+            slots.map(|(slot, value)| (slot.to_string(), json!(value))).collect();
+        json!({
+            "balance": account.balance, "nonce": account.nonce.unwrap_or_default(),
+            "code": account.code.clone().unwrap_or_default(), "storage": storage,
+        })
+    }
+
     /// Returns a balance after the block.
     pub fn balance(&self, address: Address) -> U256 {
         self.block.state.get(&address).map(|account| account.balance).unwrap_or_default()
@@ -407,6 +424,11 @@ pub fn store(chain_id: u64, nonce: u64, word: u64) -> ChainTx {
 /// Signs a transaction that follows a trail of slots in one of [`CHASES`].
 pub fn chase(who: usize, chain_id: u64, nonce: u64, contract: Address, trail: u64) -> ChainTx {
     sent_by(who, chain_id, nonce, contract, 0, word(trail_slot(trail)).into())
+}
+
+/// Returns whether a slot is one of a trail of the longest of [`CHASES`].
+pub fn is_on_trail(slot: U256, trail: u64) -> bool {
+    (trail_slot(trail)..trail_slot(trail) + 6).any(|of| slot == U256::from(of))
 }
 
 /// Returns the first slot of a trail. Those of other contracts' first slots are not among them.

@@ -98,7 +98,7 @@ impl SourceStage {
         let mut hashes = BlockHashes::default();
         hashes.push(first.number(), first.hash());
         let begun = canonical_snapshot(view, head, AnnouncedReceipts::Whole(Vec::new()), hashes);
-        let kept = Retention { blocks: 32, snapshots: 32, history: 32 };
+        let kept = Retention { blocks: 32, snapshots: 32, history: 32, history_bytes: u64::MAX };
         let snapshots = Arc::new(Snapshots::new(begun, FeedState::Degraded(FeedProblem::Connecting), kept));
         let pool = Arc::new(Pool::new(first.spec.clone(), pool::Settings::default(), snapshots.clone(), None));
         let fetch = FetcherConfig { wave_timeout: BOUND, verify_proofs: false, max_in_flight: 1 << 16 };
@@ -119,6 +119,7 @@ impl SourceStage {
                 max_lag: None,
                 held: 1 << 24,
                 verify: false,
+                lookahead: 6,
                 gap: 16,
                 late: BOUND,
             },

@@ -363,7 +363,8 @@ impl SmallUpstream {
         self.shared.heads.receiver_count()
     }
 
-    /// Returns how often a method was requested, alone and in batches. A method may have its first parameter after it.
+    /// Returns how often a method was requested, alone and in batches. A method may have its first parameter after it. `messages`
+    /// are all requests, a batch being one.
     pub fn asked(&self, method: &str) -> usize {
         self.shared.asked.borrow().get(method).copied().unwrap_or_default()
     }
@@ -635,6 +636,7 @@ impl NodeState {
         let requests = request.as_array().cloned().unwrap_or_else(|| vec![request.clone()]);
         let reads_state = requests.iter().any(|request| STATE.contains(&method(request).as_str()));
         self.asked.send_modify(|asked| {
+            *asked.entry("messages".to_owned()).or_default() += 1;
             for request in &requests {
                 let method = method(request);
                 if let Some(first) = request["params"][0].as_str() {

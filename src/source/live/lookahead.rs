@@ -1,0 +1,140 @@
+//! The state that transactions will read: found by running them before their turn, and fetched meanwhile.
+
+use std::{
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use alloy_consensus::transaction::Recovered;
+use alloy_primitives::B256;
+use futures::{FutureExt, TryFutureExt, future::LocalBoxFuture};
+use tokio::time::timeout;
+
+use super::{error::LiveError, parts::LiveChain};
+use crate::{
+    chain::ChainTx,
+    ledger::Snapshot,
+    source::apply::prefetch,
+    state::{FetchError, Held, Missed},
+    upstream::{Hints, Prestate},
+};
+
+/// The transactions that are run at once. Between two such parts, sub-blocks are taken.
+const PART: usize = 64;
+
+/// The state that was fetched, and what the upstream has told beside it of the values that the transactions read.
+type Fetched = Result<(Held, Option<Prestate>), FetchError>;
+
+/// The search for the state that the transactions of a block or of a sub-block will read.
+///
+/// They are run without order or effect on a state that is older than theirs, in rounds: what a round has missed is
+/// fetched, and the next one runs those that have missed something. What depends on the blocks between is found when
+/// their turn comes.
+#[derive(Default)]
+pub(super) struct Lookahead {
+    /// The transactions, by index, that have not run yet without missing state. `None` before the first look.
+    unknown: Option<Vec<usize>>,
+    /// The transactions that are still to be run in this round.
+    to_run: Vec<usize>,
+    /// The state that was missed in this round.
+    missed: Missed,
+    /// Whether the upstream has been asked for access lists.
+    has_hinted: bool,
+    /// The fetch of the state that was missed in the round before.
+    fetch: Option<LocalBoxFuture<'static, Fetched>>,
+    /// The state that was fetched.
+    held: Held,
+    /// The values that the transactions read, as the upstream has told them.
+    prestate: Option<Prestate>,
+}
+
+impl Lookahead {
+    /// Returns whether state is fetched.
+    pub const fn is_fetching(&self) -> bool {
+        self.fetch.is_some()
+    }
+
+    /// Returns whether a look may find state to fetch.
+    pub fn wants_look(&self) -> bool {
+        let has_more = |unknown: &Vec<usize>| !unknown.is_empty() || !self.to_run.is_empty();
+        !self.is_fetching() && self.unknown.as_ref().is_none_or(has_more)
+    }
+
+    /// Returns whether there was no look yet.
+    pub const fn is_new(&self) -> bool {
+        self.unknown.is_none()
+    }
+
+    /// Looks no further.
+    pub fn end(&mut self) {
+        self.unknown = Some(Vec::new());
+        self.to_run.clear();
+    }
+
+    /// Runs the next transactions from the one at `from` on, and fetches what the round, and `missed`, lack at its end.
+    pub fn look(
+        &mut self,
+        chain: &LiveChain,
+        on: &Snapshot,
+        transactions: &[Recovered<ChainTx>],
+        from: usize,
+        missed: Missed,
+    ) {
+        let unknown = self.unknown.get_or_insert_with(|| (0..transactions.len()).collect());
+        unknown.retain(|index| *index >= from);
+        if self.to_run.is_empty() {
+            self.to_run = std::mem::take(unknown);
+        }
+        self.to_run.retain(|index| *index >= from);
+        self.missed.extend(missed);
+        let rest = self.to_run.split_off(self.to_run.len().min(PART));
+        let part = std::mem::replace(&mut self.to_run, rest);
+        let missed = &mut self.missed;
+        // A transaction that cannot be run is found when its turn comes.
+        let still = LiveError::unless_panicked(|| Ok(prefetch(&chain.spec, on, transactions, &part, missed)));
+        unknown.extend(still.unwrap_or_default());
+        if !self.to_run.is_empty() || self.missed.is_empty() {
+            return;
+        }
+        // Access lists are asked of the upstream once.
+        let hints = match std::mem::replace(&mut self.has_hinted, true) {
+            false => Hints::of_transactions(unknown.iter().filter_map(|index| transactions.get(*index))),
+            true => Hints::default(),
+        };
+        let fetch = chain.clone().fetch(std::mem::take(&mut self.missed), hints);
+        self.fetch = Some(fetch.map_ok(|held| (held, None)).boxed_local());
+    }
+
+    /// Asks the upstream what the transactions of the block with this hash read, and fetches what else the block has missed. If
+    /// it tells, there is nothing left to look for.
+    pub fn trace(&mut self, chain: &LiveChain, hash: B256, missed: Missed) {
+        self.fetch = Some(chain.clone().fetch_traced(missed, hash).boxed_local());
+    }
+
+    /// Waits at most `time` for the state that is being fetched.
+    pub fn wait_at_most(&mut self, time: Duration) {
+        if let Some(fetch) = self.fetch.take() {
+            let fetch = async move { timeout(time, fetch).await.unwrap_or_else(|_| Ok(Default::default())) };
+            self.fetch = Some(fetch.boxed_local());
+        }
+    }
+
+    /// Takes what the transactions read, as the upstream has told it.
+    pub fn take_prestate(&mut self) -> Option<Prestate> {
+        self.prestate.take()
+    }
+
+    /// Returns the result of the fetch when it has ended, after which there may be another look.
+    pub fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<(), FetchError>> {
+        let Some(fetch) = &mut self.fetch else { return Poll::Pending };
+        let fetched = std::task::ready!(fetch.poll_unpin(context));
+        self.fetch = None;
+        Poll::Ready(fetched.map(|(held, prestate)| {
+            self.held.extend(held);
+            if prestate.is_some() {
+                self.prestate = prestate;
+                self.end();
+            }
+        }))
+    }
+}
