@@ -263,7 +263,8 @@ impl LiveChain {
     /// Returns the accounts and slots that a block may have changed: those of its transactions, if the upstream traces them, and
     /// those that change around them.
     async fn touched(&self, block: &UpstreamBlock) -> Option<Vec<AccountChange>> {
-        if block.has_ommers {
+        // From Amsterdam on, other contracts are written around the transactions, too.
+        if block.has_ommers || block.header.block_access_list_hash.is_some() {
             return None;
         }
         let natives = self.spec.natives().at(block.header.timestamp);

@@ -2,7 +2,7 @@
 //!
 //! `canonical` follows the upstream's blocks, which `import` asks for and executes. `ahead` applies the sub-blocks of
 //! Flashblocks, `verify` compares them with their builder's word, and `queue` holds those that wait for their turn or for
-//! state. All write the same snapshots, so one task does it, in `run`: it waits for nothing
+//! state. `lookahead` finds the state that waiting blocks and sub-blocks will read, and has it fetched. All write the same snapshots, so one task does it, in `run`: it waits for nothing
 //! but the next event, so that a slow upstream delays neither sub-blocks nor canonical blocks that do not need it.
 
 mod ahead;
