@@ -307,8 +307,12 @@ impl Fetcher {
         if refused.is_some_and(|since| since.elapsed() < Self::TRACES_PAUSE) {
             return None;
         }
-        let (upstream, deadline) = (self.upstream()?, Instant::now() + 4 * Self::TRACE_TIMEOUT);
-        upstream.one(prestate::ask_touched(hash), deadline).await.ok()
+        let (upstream, deadline) = (self.upstream()?, Instant::now() + Self::TRACE_TIMEOUT);
+        let touched = upstream.one(prestate::ask_touched(hash), deadline).await;
+        if touched.is_err() {
+            *self.no_traces.lock() = Some(Instant::now());
+        }
+        touched.ok()
     }
 
     /// Returns whether values of the upstream are proven.

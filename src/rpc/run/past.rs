@@ -57,15 +57,15 @@ impl PastStates {
             unknown => return Err(unknown.into()),
         };
         let is_final = |number: u64| published.finalized().is_some_and(|finalized| number <= finalized);
-        let known = self.take(|known| match id {
+        let known = self.get(|known| match id {
             BlockId::Hash(hash) => known.head_hash() == hash.block_hash,
             BlockId::Number(number) => number.as_number() == Some(known.head.number()) && is_final(known.head.number()),
         });
         let snapshot = match known {
             Some(snapshot) => snapshot,
-            None => self.fetch(upstream, id, unknown, deadline).await?,
+            None => self.put(self.fetch(upstream, id, unknown, deadline).await?),
         };
-        self.put(snapshot.clone());
+        self.trim();
         let number = snapshot.head.number();
         if let BlockId::Hash(hash) = id
             && !is_final(number)
@@ -101,7 +101,7 @@ impl PastStates {
         let (name, header) = read(&block).map_err(|error| {
             FetchError::Unavailable(format!("upstream: the header of a past block cannot be read: {error}"))
         })?;
-        if let Some(known) = self.take(|known| known.head_hash() == name.hash) {
+        if let Some(known) = self.get(|known| known.head_hash() == name.hash) {
             return Ok(known);
         }
         let number = header.number;
@@ -124,24 +124,32 @@ impl PastStates {
         Ok(Arc::new(Snapshot::at_head(World::on(view), Arc::new(block), hashes)))
     }
 
-    /// Takes the state for which `is_it` holds.
-    fn take(&self, is_it: impl Fn(&Snapshot) -> bool) -> Option<Arc<Snapshot>> {
+    /// Returns the state for which `is_it` holds, which then is the one used last.
+    fn get(&self, is_it: impl Fn(&Snapshot) -> bool) -> Option<Arc<Snapshot>> {
         let mut known = self.known.lock();
         let at = known.iter().position(|snapshot| is_it(snapshot))?;
-        known.remove(at)
+        let found = known.remove(at)?;
+        known.push_back(found.clone());
+        Some(found)
     }
 
-    /// Adds a state as the one used last, and drops those used first beyond the bounds.
-    fn put(&self, snapshot: Arc<Snapshot>) {
+    /// Adds a state as the one used last. Returns the one that is known if another request has added the same block meanwhile.
+    fn put(&self, snapshot: Arc<Snapshot>) -> Arc<Snapshot> {
+        if let Some(known) = self.get(|known| known.head_hash() == snapshot.head_hash()) {
+            return known;
+        }
+        self.known.lock().push_back(snapshot.clone());
+        snapshot
+    }
+
+    /// Drops the states used least recently beyond the bounds.
+    fn trim(&self) {
         let mut known = self.known.lock();
-        // Two requests may have fetched the same block.
-        known.retain(|other| other.head_hash() != snapshot.head_hash());
-        known.push_back(snapshot);
         let bytes = |snapshot: &Snapshot| snapshot.world.remote().map_or(0, |view| view.state().stats().bytes);
         let mut all: usize = known.iter().map(|snapshot| bytes(snapshot)).sum();
         while known.len() > Self::MAX_BLOCKS || all > self.bytes && known.len() > 1 {
             let Some(oldest) = known.pop_front() else { return };
-            all -= bytes(&oldest);
+            all = all.saturating_sub(bytes(&oldest));
         }
     }
 }

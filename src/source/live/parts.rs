@@ -88,12 +88,15 @@ impl LiveChain {
         };
         let (held, prestate) = futures::join!(fetch, self.fetcher.prestate(hash));
         let mut held = held?;
-        if let (Some(view), Some(prestate)) = (view, prestate.as_ref().filter(|_| self.fetcher.verifies())) {
+        if !self.fetcher.verifies() {
+            return Ok((held, prestate));
+        }
+        if let (Some(view), Some(prestate)) = (view, &prestate) {
             let unknown = prestate.keys().filter(|key| !view.knows(key));
             held.extend(self.clone().fetch(Missed::at(&view, unknown), Hints::default()).await?);
-            return Ok((held, Some(Prestate::default())));
         }
-        Ok((held, prestate))
+        // Nothing is taken from a trace without proof.
+        Ok((held, prestate.map(|_| Prestate::default())))
     }
 
     /// Fetches and holds the state that runs have missed, and fetches what `hints` predict. An error comes after a pause.
