@@ -102,7 +102,7 @@ mod tests {
             r#""0xa9059cbb": "transfer(address to, uint256 value) returns (bool)""#,
             r#""0xddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef": "Transfer(address indexed from, address indexed to, uint256 value)""#,
             r#""0x08c379a0": "Error(string reason)""#,
-            r#""0x82ad56cb": "aggregate3((address, bool, bytes)[] calls)""#,
+            r#""0x82ad56cb": "aggregate3((address, bool, bytes)[] calls) returns ((bool, bytes)[])""#,
         ] {
             assert!(script.contains(known), "{known}: {script}");
         }

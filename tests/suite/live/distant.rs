@@ -87,6 +87,8 @@ async fn the_state_of_blocks_behind_one_that_waits_is_fetched_with_its_own() {
         let next = on.next(vec![chase(0, ETHEREUM, trail, contract, trail)], 1);
         blocks.push(next);
     }
+    // Long enough for a busy machine to ask for all of a round before the first answer.
+    upstream.delay(4 * FAR);
     let before = upstream.waves();
     let last = blocks.last().unwrap();
     upstream.change(|chain| blocks.iter().for_each(|block| chain.put(block.block.clone())));
