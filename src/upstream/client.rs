@@ -57,13 +57,18 @@ pub struct UpstreamConfig {
 }
 
 tokio::task_local! {
-    /// Set where calls may wait for those of others.
+    /// Set in tasks whose calls leave permits to others.
     static PATIENT: ();
 }
 
-/// Lets the calls that `work` makes wait for those of others: some of what may be under way at once is left to them.
+/// Runs `work`, whose calls leave some of the permits to the calls of others.
 pub(super) async fn patiently<T>(work: impl Future<Output = T>) -> T {
     PATIENT.scope((), work).await
+}
+
+/// Returns whether the running task is one of [`patiently`].
+pub(super) fn is_patient() -> bool {
+    PATIENT.try_with(|()| ()).is_ok()
 }
 
 /// A client of a node's JSON-RPC.
@@ -77,7 +82,7 @@ pub struct Upstream {
     /// The id of the next request.
     ids: AtomicU64,
     permits: Semaphore,
-    /// Permits for what may wait, fewer than all, so that what may not finds one.
+    /// Permits that patient calls need in addition, fewer than all.
     patient: Semaphore,
     /// The pauses that the upstream has asked for.
     pace: RequestPace,
@@ -562,10 +567,7 @@ impl Upstream {
         let ids: Vec<Id> = asks.iter().map(|_| Id::Number(self.ids.fetch_add(1, Relaxed))).collect();
         let answered = timeout_at(until, async {
             // The semaphores are never closed.
-            let _share = match PATIENT.try_with(|()| ()) {
-                Ok(()) => self.patient.acquire().await.ok(),
-                Err(_) => None,
-            };
+            let _share = if is_patient() { self.patient.acquire().await.ok() } else { None };
             let _permit = self.permits.acquire().await;
             // A pause may have begun while the call waited for the permit.
             self.pace.wait(until).await.map_err(Err)?;

@@ -9,28 +9,26 @@ use std::{
 };
 
 use alloy_consensus::Header;
-use alloy_eips::{BlockId, BlockNumberOrTag, RpcBlockHash, eip2930::AccessList};
+use alloy_eips::BlockNumberOrTag;
 use alloy_primitives::{
     B256, U256,
     map::{DefaultHashBuilder, HashSet},
 };
 use arc_swap::ArcSwapOption;
 use dashmap::{DashMap, Entry};
-use serde::Deserialize;
 use tokio::{runtime::Handle, sync::watch, time::Instant};
 
 use super::{
-    Hints, Prestate,
+    Hints,
     ask::{Ask, UpstreamError},
-    client::{Upstream, patiently},
+    client::{Upstream, is_patient, patiently},
     heads::BlockName,
-    prestate,
+    prestate::RefusedTraces,
     proven::{ProofStore, ProvenState},
     wave::{Naming, Wave},
 };
 use crate::{
-    lock::Mutex,
-    state::{AccountChange, CodeCache, FetchError, Held, Miss, Missed, RemoteView, StateSource},
+    state::{CodeCache, FetchError, Held, Miss, Missed, RemoteView, StateSource},
     telemetry::{Counter, Metrics},
 };
 
@@ -55,8 +53,8 @@ pub struct Fetcher {
     upstream: ArcSwapOption<Upstream>,
     /// The fleet's source, which is asked first for the state of the blocks that the fleet publishes.
     fleet: OnceLock<Arc<dyn StateSource>>,
-    codes: Arc<CodeCache>,
-    config: FetcherConfig,
+    pub(super) codes: Arc<CodeCache>,
+    pub(super) config: FetcherConfig,
     /// The values in flight, by block.
     in_flight: Arc<InFlight>,
     /// The headers of blocks that were checked, by hash.
@@ -66,13 +64,11 @@ pub struct Fetcher {
     /// Whether proofs are fetched, even of values that are known.
     proves: bool,
     /// Whether the upstream has answered that it has no `eth_createAccessList`.
-    no_access_lists: AtomicBool,
+    pub(super) no_access_lists: AtomicBool,
     /// Whether the upstream takes only a number for a block, no hash.
     by_number: AtomicBool,
-    /// The time at which the upstream has refused to trace a block.
-    no_traces: Mutex<Option<Instant>>,
-    /// Whether the upstream has refused to trace a call.
-    no_call_traces: AtomicBool,
+    /// The traces that the upstream has refused.
+    pub(super) refused_traces: RefusedTraces,
     waves: Counter,
     /// The runtime of the waves, so that executing blocks and calls does not delay them.
     runtime: Handle,
@@ -81,13 +77,6 @@ pub struct Fetcher {
 type InFlight = DashMap<(B256, Miss), watch::Receiver<Landed>, DefaultHashBuilder>;
 /// The outcome of a fetch; `None` while it is in flight.
 type Landed = Option<Result<Arc<Held>, FetchError>>;
-
-/// The answer to `eth_createAccessList`, which a call that reverts has too.
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct AccessListAnswer {
-    access_list: AccessList,
-}
 
 impl Fetcher {
     /// The slots from 0 on, fetched with an account if there are no access lists: most contracts keep values there.
@@ -98,14 +87,6 @@ impl Fetcher {
     const MAX_HEADERS: usize = 1024;
     /// The time that `eth_createAccessList` has to answer.
     const LISTS_TIMEOUT: Duration = Duration::from_millis(500);
-    /// The most values in access lists that are fetched.
-    const MAX_LISTED: usize = 4096;
-
-    /// The time that an upstream has to trace a block. One that takes longer saves nothing.
-    const TRACE_TIMEOUT: Duration = Duration::from_millis(500);
-    /// The time after which an upstream that has refused to trace a block is asked again.
-    const TRACES_PAUSE: Duration = Duration::from_secs(300);
-
     /// Creates a fetcher, which has an upstream unless its node has state from its fleet alone. Must be called on a tokio runtime,
     /// which then runs the waves.
     pub fn new(
@@ -151,8 +132,7 @@ impl Fetcher {
             proves: false,
             no_access_lists: AtomicBool::new(false),
             by_number: AtomicBool::new(false),
-            no_traces: Mutex::default(),
-            no_call_traces: AtomicBool::new(false),
+            refused_traces: RefusedTraces::default(),
             waves,
             runtime,
         }
@@ -167,8 +147,7 @@ impl Fetcher {
     pub fn turn_to(&self, upstream: Arc<Upstream>) -> Option<Arc<Upstream>> {
         self.no_access_lists.store(false, Relaxed);
         self.by_number.store(false, Relaxed);
-        *self.no_traces.lock() = None;
-        self.no_call_traces.store(false, Relaxed);
+        self.refused_traces.forget();
         self.upstream.swap(Some(upstream))
     }
 
@@ -192,11 +171,15 @@ impl Fetcher {
         hints: Option<&Hints>,
         deadline: Instant,
     ) -> Result<Held, FetchError> {
-        self.fetch_all(missed, hints, deadline, false).await
+        let mut held = Held::default();
+        for (view, misses) in missed.by_view() {
+            held.extend(self.fetch_at(view, misses, hints, deadline).await?);
+        }
+        Ok(held)
     }
 
-    /// Fetches for a client, as [`fetch`](Self::fetch) does, but after what is fetched for the chain: however many values clients
-    /// wait for, they delay no block.
+    /// Fetches for a client, as [`fetch`](Self::fetch) does, but leaves some of the upstream's permits to blocks, which no client
+    /// may delay.
     ///
     /// # Errors
     ///
@@ -207,21 +190,7 @@ impl Fetcher {
         hints: Option<&Hints>,
         deadline: Instant,
     ) -> Result<Held, FetchError> {
-        self.fetch_all(missed, hints, deadline, true).await
-    }
-
-    async fn fetch_all(
-        self: &Arc<Self>,
-        missed: &Missed,
-        hints: Option<&Hints>,
-        deadline: Instant,
-        is_patient: bool,
-    ) -> Result<Held, FetchError> {
-        let mut held = Held::default();
-        for (view, misses) in missed.by_view() {
-            held.extend(self.fetch_at(view, misses, hints, deadline, is_patient).await?);
-        }
-        Ok(held)
+        patiently(self.fetch(missed, hints, deadline)).await
     }
 
     async fn fetch_at(
@@ -230,12 +199,11 @@ impl Fetcher {
         misses: &HashSet<Miss>,
         hints: Option<&Hints>,
         deadline: Instant,
-        is_patient: bool,
     ) -> Result<Held, FetchError> {
         let (number, hash) = (view.number(), view.hash());
         let mut wanted: Vec<Miss> = misses.iter().copied().collect();
         self.expect(&mut wanted, hints);
-        let (landing, known) = self.launch(view, wanted, hints, is_patient)?;
+        let (landing, known) = self.launch(view, wanted, hints)?;
         // The waves hold their values until this request holds them.
         let mut landed = Vec::with_capacity(landing.len());
         let all = async {
@@ -270,49 +238,6 @@ impl Fetcher {
             None if unknown.len() < misses.len() => return Ok(known.with(misses.iter().copied())),
             None => FetchError::Missing { miss: *first, number, hash },
         })
-    }
-
-    /// Returns whether the upstream is asked for what the transactions of a block read: it is far away, so that this saves
-    /// round trips, and is not known to refuse.
-    pub fn traces_blocks(&self) -> bool {
-        let refused = *self.no_traces.lock();
-        refused.is_none_or(|since| since.elapsed() > Self::TRACES_PAUSE)
-            && self.upstream().is_some_and(|upstream| upstream.is_far())
-    }
-
-    /// Returns what the transactions of the block with this hash read, with the values before it; `None` if the upstream does
-    /// not trace it.
-    pub async fn prestate(&self, hash: B256) -> Option<Prestate> {
-        let (upstream, deadline) = (self.upstream()?, Instant::now() + Self::TRACE_TIMEOUT);
-        match upstream.one(Prestate::ask(hash, &self.codes), deadline).await {
-            Ok(prestate) => Some(prestate),
-            Err(error) => {
-                tracing::debug!(%error, "the upstream does not trace a block: it is asked again in some minutes");
-                *self.no_traces.lock() = Some(Instant::now());
-                None
-            }
-        }
-    }
-
-    /// Does not ask the upstream to trace blocks for some minutes, because of what it has told.
-    pub fn distrust_traces(&self) {
-        tracing::warn!("a block cannot be executed on the state that the upstream has traced: it is executed without");
-        *self.no_traces.lock() = Some(Instant::now());
-    }
-
-    /// Returns the accounts and slots that the transactions of the block with this hash have changed; `None` if the upstream does
-    /// not trace it.
-    pub async fn touched(&self, hash: B256) -> Option<Vec<AccountChange>> {
-        let refused = *self.no_traces.lock();
-        if refused.is_some_and(|since| since.elapsed() < Self::TRACES_PAUSE) {
-            return None;
-        }
-        let (upstream, deadline) = (self.upstream()?, Instant::now() + Self::TRACE_TIMEOUT);
-        let touched = upstream.one(prestate::ask_touched(hash), deadline).await;
-        if touched.is_err() {
-            *self.no_traces.lock() = Some(Instant::now());
-        }
-        touched.ok()
     }
 
     /// Returns whether values of the upstream are proven.
@@ -366,7 +291,6 @@ impl Fetcher {
         view: &RemoteView,
         wanted: Vec<Miss>,
         hints: Option<&Hints>,
-        is_patient: bool,
     ) -> Result<(Vec<watch::Receiver<Landed>>, Held), FetchError> {
         if self.in_flight.len() > self.config.max_in_flight {
             return Err(FetchError::Busy(self.config.max_in_flight));
@@ -390,13 +314,12 @@ impl Fetcher {
                 }
             }
         }
-        let has_prediction = !self.no_access_lists.load(Relaxed) || self.traces_calls();
-        let lists = hints.filter(|hints| !hints.calls.is_empty() && has_prediction).cloned();
+        let lists = hints.filter(|hints| !hints.calls.is_empty() && self.predicts()).cloned();
         if !mine.is_empty() {
             let claim = FetchClaim { in_flight: self.in_flight.clone(), hash: view.hash(), misses: mine, done };
             let (fetcher, view) = (self.clone(), view.clone());
             let fetch = async move { fetcher.fetch_claimed(view, claim, lists).await };
-            match is_patient {
+            match is_patient() {
                 true => self.runtime.spawn(patiently(fetch)),
                 false => self.runtime.spawn(fetch),
             };
@@ -480,59 +403,6 @@ impl Fetcher {
         let number = BlockNumberOrTag::Number(view.number());
         let named = upstream.one(Ask::<BlockName>::typed("eth_getBlockByNumber", &(number, false)), deadline).await?;
         Ok(named.hash == view.hash())
-    }
-
-    /// Returns whether the upstream is asked to trace calls.
-    fn traces_calls(&self) -> bool {
-        !self.no_call_traces.load(Relaxed) && self.upstream().is_some_and(|upstream| upstream.is_far())
-    }
-
-    /// Returns the state that is still to be fetched for the calls in `hints`. An upstream that is far away is asked to trace them,
-    /// which tells the values, too.
-    async fn predicted(&self, view: &RemoteView, hints: Option<Hints>, deadline: Instant) -> Vec<Miss> {
-        let Some(upstream) = self.upstream().filter(|_| hints.is_some() && self.traces_calls()) else {
-            return self.access_lists(view, hints, deadline).await;
-        };
-        let at = BlockId::Hash(RpcBlockHash { block_hash: view.hash(), require_canonical: Some(false) });
-        let asks = hints.iter().flat_map(|hints| &hints.calls).map(|call| Prestate::ask_call(call, at, &self.codes));
-        let (mut keys, mut is_refused) = (Vec::new(), false);
-        for answer in upstream.all(asks.collect(), deadline).await {
-            match answer {
-                Ok(prestate) if self.config.verify_proofs => keys.extend(prestate.keys()),
-                Ok(prestate) => view.insert(prestate.values().iter().cloned()),
-                Err(error) => is_refused |= error.is_unknown_method(),
-            }
-        }
-        if is_refused {
-            self.no_call_traces.store(true, Relaxed);
-            return self.access_lists(view, hints, deadline).await;
-        }
-        keys.truncate(Self::MAX_LISTED);
-        keys
-    }
-
-    /// Returns the state that the upstream predicts for the calls in `hints`. Empty if the upstream has no prediction.
-    async fn access_lists(&self, view: &RemoteView, hints: Option<Hints>, deadline: Instant) -> Vec<Miss> {
-        let (Some(hints), Some(upstream)) = (hints, self.upstream()) else { return Vec::new() };
-        let at = BlockId::Hash(RpcBlockHash { block_hash: view.hash(), require_canonical: Some(false) });
-        let asks = hints.calls.iter().map(|call| Ask::<AccessListAnswer>::typed("eth_createAccessList", &(call, at)));
-        let answers = upstream.all(asks.collect(), deadline).await;
-        let mut listed = Vec::new();
-        for answer in answers {
-            match answer {
-                Ok(answer) => {
-                    for item in answer.access_list.0 {
-                        listed.push(Miss::Account(item.address));
-                        let slots = item.storage_keys.iter().map(|key| Miss::Slot(item.address, (*key).into()));
-                        listed.extend(slots);
-                    }
-                }
-                Err(error) if error.is_unknown_method() => self.no_access_lists.store(true, Relaxed),
-                Err(_) => {}
-            }
-        }
-        listed.truncate(Self::MAX_LISTED);
-        listed
     }
 
     /// Returns the header of the view's block, which has the block's hash.

@@ -11,6 +11,7 @@ mod hints;
 mod http;
 mod message;
 mod pace;
+mod predict;
 mod prestate;
 mod proof;
 mod proven;

@@ -1,9 +1,15 @@
-//! The state that the transactions of a block read, as the upstream's tracer tells it.
+//! The state that the transactions of a block read, in the traces of the upstream.
 //!
 //! geth, reth and others trace with `prestateTracer`: for each transaction, the accounts and slots that it reads, with their values
 //! before it. The first that a block has of each is the value before the block.
 
-use std::sync::Arc;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use alloy_eips::BlockId;
 use alloy_primitives::{
@@ -12,11 +18,45 @@ use alloy_primitives::{
 };
 use serde::{Deserialize, Deserializer, de::Error};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::ask::Ask;
-use crate::state::{AccountChange, CodeCache, Fetched, Miss};
+use crate::{
+    lock::Mutex,
+    state::{AccountChange, CodeCache, Fetched, Miss},
+};
 
-/// The values before a block of what its transactions read.
+/// The time after which an upstream that has refused to trace a block is asked again.
+const TRACES_PAUSE: Duration = Duration::from_secs(300);
+
+/// The traces that an upstream has refused.
+#[derive(Debug, Default)]
+pub(super) struct RefusedTraces {
+    /// The time at which it has refused to trace a block, or has returned a wrong trace.
+    blocks: Mutex<Option<Instant>>,
+    /// Whether it has no `debug_traceCall`.
+    pub calls: AtomicBool,
+}
+
+impl RefusedTraces {
+    /// Forgets all of them, because another node is the upstream now.
+    pub fn forget(&self) {
+        *self.blocks.lock() = None;
+        self.calls.store(false, Relaxed);
+    }
+
+    /// Notes that it does not trace blocks, or not rightly.
+    pub fn refuse_blocks(&self) {
+        *self.blocks.lock() = Some(Instant::now());
+    }
+
+    /// Returns whether it has refused to trace a block a short time ago.
+    pub fn has_blocks(&self) -> bool {
+        self.blocks.lock().is_some_and(|since| since.elapsed() < TRACES_PAUSE)
+    }
+}
+
+/// The values before a block that its transactions read.
 #[derive(Clone, Debug, Default)]
 pub struct Prestate(Vec<Fetched>);
 
@@ -40,8 +80,8 @@ struct Changed {
     post: AddressMap<TracedAccount>,
 }
 
-/// Returns the call for what the transactions of the block with this hash have changed: the accounts and slots, whose values are of
-/// no meaning.
+/// Returns the call for the accounts and slots that the transactions of the block with this hash have changed. Their values are of no
+/// meaning.
 pub(super) fn ask_touched(hash: B256) -> Ask<Vec<AccountChange>> {
     let params = (hash, json!({ "tracer": "prestateTracer", "tracerConfig": { "diffMode": true } }));
     Ask::parsed("debug_traceBlockByHash", &params, |traces: Vec<TracedChanges>| {
@@ -125,7 +165,7 @@ impl Prestate {
         Self(values)
     }
 
-    /// Returns what is read.
+    /// Returns the keys of the values.
     pub fn keys(&self) -> impl Iterator<Item = Miss> {
         self.0.iter().map(|value| match *value {
             Fetched::Account { address, .. } => Miss::Account(address),

@@ -382,8 +382,8 @@ impl SocketLink {
     }
 }
 
-/// Gives responses without an id that of the request that they answer, because a node that cannot read a message does not know
-/// its id: the only request that waits, or all of the oldest batch.
+/// Gives a response without an id the ids of the requests that it answers: the only request that waits, or the oldest batch. A node
+/// that cannot read a message does not know its ids.
 fn named(
     mut responses: Vec<Response>,
     waiting: &HashMap<Id, WaitingRequest>,
