@@ -210,6 +210,16 @@ pub fn prefetch(
     still
 }
 
+/// Runs the withdrawals and the system calls that end the block that `on` is building, without effect: adds the state that is not
+/// known to `missed`.
+pub fn prefetch_end(spec: &ChainSpec, on: &Snapshot, withdrawals: Option<&Withdrawals>, missed: &mut Missed) {
+    if let Some(open) = &on.open
+        && let Ok(closed) = close(spec, on, open, withdrawals)
+    {
+        missed.extend(closed.missed.state());
+    }
+}
+
 /// A sub-block being filled.
 pub struct SubBlock<'a> {
     spec: &'a ChainSpec,

@@ -159,24 +159,18 @@ impl Chain {
         let unfit = || Unfit(number);
         let parent = &self.latest;
         Unfit::unless(parent.head_hash() == block.header.parent_hash, number)?;
-        let (mut same, mut touched) = (None, None);
-        let changes = match changes {
-            BlockChanges::Unknown => None,
-            BlockChanges::Touched(keys) => {
-                touched = Some(keys);
-                None
-            }
-            BlockChanges::These(changes) => Some(changes),
+        let remote = self.remote()?;
+        let (view, same, changes) = match changes {
+            BlockChanges::Unknown => (remote.cut(number, hash), None, None),
+            BlockChanges::Touched(touched) => (remote.touch(number, hash, &touched), None, None),
+            BlockChanges::These(changes) => (remote.advance(number, hash, &changes), None, Some(changes)),
             BlockChanges::AsPreconfirmed => {
-                same = Some(self.preconfirmed(number).ok_or_else(unfit)?);
-                let (first, changes) = self.changes_ahead.get_min().ok_or_else(unfit)?;
-                Some(Arc::new(if *first == number { changes.merged() } else { return Err(unfit()) }))
+                let same = self.preconfirmed(number).ok_or_else(unfit)?;
+                let (_, ahead) =
+                    self.changes_ahead.get_min().filter(|(first, _)| *first == number).ok_or_else(unfit)?;
+                let changes = Arc::new(ahead.merged());
+                (remote.advance(number, hash, &changes), Some(same), Some(changes))
             }
-        };
-        let view = match (&changes, touched) {
-            (Some(changes), _) => self.remote()?.advance(number, hash, changes),
-            (None, Some(touched)) => self.remote()?.touch(number, hash, &touched),
-            (None, None) => self.remote()?.cut(number, hash),
         };
         let after = Snapshot::sealed(World::on(view.ok_or_else(unfit)?), Arc::new(block), parent.hashes.clone());
         let after = match (same, changes) {

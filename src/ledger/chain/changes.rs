@@ -19,8 +19,8 @@ pub(super) struct ChangesAhead(imbl::Vector<Arc<Vec<AccountChange>>>);
 pub enum BlockChanges {
     /// The block was not executed: its state is the upstream's.
     Unknown,
-    /// The block was not executed, but the upstream has told what it may have changed: these accounts and slots, each
-    /// account once, or with `storage_cleared` all of its slots. The values are of no meaning.
+    /// The block was not executed, and may have changed only these accounts and slots, or with `storage_cleared` all slots of an
+    /// account. Each account is listed once. The values are of no meaning.
     Touched(Arc<Vec<AccountChange>>),
     /// The changes of the same block as it was pre-confirmed.
     AsPreconfirmed,

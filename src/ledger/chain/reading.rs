@@ -39,13 +39,11 @@ impl Chain {
             },
             Selector::Hash(hash) => match self.numbers.get(&hash) {
                 Some(number) => self.sealed(*number),
-                None => match (self.given_out(hash), self.provisional.number(&hash)) {
-                    _ if self.past.as_ref().is_some_and(|past| past.head_hash() == hash) => {
-                        self.past.clone().ok_or(UnknownBlock::Hash { hash })
-                    }
-                    (Some(snapshot), _) => Ok(snapshot.clone()),
-                    (None, Some(number)) => self.select(Selector::Number(number)),
-                    (None, None) => self.sealed(self.pruned_number(hash).ok_or(UnknownBlock::Hash { hash })?),
+                None => match (self.given_out(hash), self.provisional.number(&hash), &self.past) {
+                    (Some(snapshot), ..) => Ok(snapshot.clone()),
+                    (None, Some(number), _) => self.select(Selector::Number(number)),
+                    (None, None, Some(past)) if past.head_hash() == hash => Ok(past.clone()),
+                    (None, None, _) => self.sealed(self.pruned_number(hash).ok_or(UnknownBlock::Hash { hash })?),
                 },
             },
             Selector::Snapshot(SnapshotId(id)) => self.recent.get(&id).cloned().ok_or_else(|| UnknownBlock::Snapshot {

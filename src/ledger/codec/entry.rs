@@ -302,7 +302,7 @@ impl Canonical {
     pub const AS_PRECONFIRMED: u8 = 1;
     /// The changes are told.
     pub const THESE: u8 = 2;
-    /// The block was not executed, and the changes are told without their values.
+    /// The block was not executed. The changes are listed without their values.
     pub const TOUCHED: u8 = 3;
 }
 

@@ -250,7 +250,7 @@ impl Live {
         Some(block)
     }
 
-    /// Returns the time for executing the next block: less as the published state comes near the lag at which it jumps.
+    /// Returns the time for executing the next block. It shrinks as the lag approaches the bound beyond which blocks are skipped.
     fn time_for_next(&self) -> Duration {
         let limits = &self.chain.limits;
         let most = u32::try_from(limits.gap).unwrap_or(u32::MAX);

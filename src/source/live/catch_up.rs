@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::{import::CanonicalNews, lookahead::Lookahead, parts::LiveChain};
 use crate::{
     ledger::Snapshot,
-    source::apply::{close, open_block_with},
+    source::apply::{open_block_with, prefetch_end},
     state::{Missed, World},
     upstream::UpstreamBlock,
 };
@@ -26,8 +26,8 @@ pub(super) struct CatchUp {
     pub(super) task: Option<LocalBoxFuture<'static, CanonicalNews>>,
     /// Whether the task waits for state, so that there is time for the blocks behind the first.
     pub(super) waits: Rc<Cell<bool>>,
-    /// Whether it has said so.
-    told_to_wait: bool,
+    /// The last `waits` that [`news`](Self::news) has reported.
+    reported_waits: bool,
     /// The time since which the upstream's newest block is to be looked at again.
     pub(super) due_since: Option<Instant>,
     /// The search for the path to the upstream's newest block, also while blocks before it are executed, and the time at
@@ -83,11 +83,8 @@ impl WaitingBlock {
         let on = Snapshot::at_head(World::on(view), on.head.clone(), on.hashes.clone());
         let Ok(opened) = open_block_with(spec, &on, block.header.inner().clone()) else { return Missed::default() };
         let mut missed = opened.missed;
-        if self.lookahead.is_new()
-            && let Some(open) = &opened.snapshot.open
-            && let Ok(closed) = close(spec, &opened.snapshot, open, block.withdrawals.as_ref())
-        {
-            missed.extend(closed.missed);
+        if self.lookahead.is_new() {
+            prefetch_end(spec, &opened.snapshot, block.withdrawals.as_ref(), &mut missed);
         }
         self.opened = Some(Box::new(opened.snapshot));
         missed.state()
@@ -104,7 +101,7 @@ impl CatchUp {
                     self.waits.set(false);
                     return Poll::Ready(news);
                 }
-                if std::mem::replace(&mut self.told_to_wait, self.waits.get()) != self.waits.get() {
+                if std::mem::replace(&mut self.reported_waits, self.waits.get()) != self.waits.get() {
                     return Poll::Ready(CanonicalNews::Waits);
                 }
             }

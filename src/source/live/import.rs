@@ -25,7 +25,7 @@ use crate::{
         OPERATOR_FEE_VAULT, SealedBlock, receipts_root_and_bloom,
     },
     ledger::{BlockChanges, Selector, Snapshot, Snapshots},
-    source::apply::{close, extend_known, open_block_with, prefetch},
+    source::apply::{close, extend_known, open_block_with, prefetch, prefetch_end},
     state::{AccountChange, Held, MergedChanges, RemoteView, World},
     upstream::{AnnouncedReceipts, BlockName, Hints, Prestate, UpstreamBlock},
 };
@@ -59,7 +59,7 @@ pub(super) enum CanonicalNews {
 pub(super) struct NotExecuted {
     /// The reason.
     pub error: LiveError,
-    /// The accounts and slots that it may have changed, if the upstream has told.
+    /// The accounts and slots that it may have changed; `None` if the upstream did not trace it.
     pub touched: Option<Vec<AccountChange>>,
 }
 
@@ -240,14 +240,19 @@ impl LiveChain {
         waits: Rc<Cell<bool>>,
     ) -> CanonicalNews {
         let until = Instant::now() + time;
-        let mut executed = self.execute_caught(&block, &parent, &mut prestate, until, &waits).await;
+        let execute = async |prestate: &mut Option<Prestate>| {
+            let executed =
+                AssertUnwindSafe(self.execute(&block, &parent, prestate, until, &waits)).catch_unwind().await;
+            executed.unwrap_or(Err(LiveError::Panicked))
+        };
+        let mut executed = execute(&mut prestate).await;
         let may_be_the_traces = matches!(
             executed,
             Err(LiveError::Mismatch { .. } | LiveError::Transaction { .. } | LiveError::Block(_) | LiveError::Panicked)
         );
         if may_be_the_traces && prestate.take().is_some() {
             self.fetcher.distrust_traces();
-            executed = self.execute_caught(&block, &parent, &mut prestate, until, &waits).await;
+            executed = execute(&mut prestate).await;
         }
         let error = match executed {
             Ok(executed) => return CanonicalNews::Executed(Ok(executed), AnnouncedReceipts::Never),
@@ -260,8 +265,8 @@ impl LiveChain {
         }
     }
 
-    /// Returns the accounts and slots that a block may have changed: those of its transactions, if the upstream traces them, and
-    /// those that change around them.
+    /// Returns the accounts and slots that a block may have changed: by its transactions, and by the system calls and payments
+    /// around them. Returns `None` if the upstream does not trace the block.
     async fn touched(&self, block: &UpstreamBlock) -> Option<Vec<AccountChange>> {
         // From Amsterdam on, other contracts are written around the transactions, too.
         if block.has_ommers || block.header.block_access_list_hash.is_some() {
@@ -286,20 +291,8 @@ impl LiveChain {
         Some(touched)
     }
 
-    async fn execute_caught(
-        &self,
-        block: &UpstreamBlock,
-        parent: &Snapshot,
-        prestate: &mut Option<Prestate>,
-        until: Instant,
-        waits: &Cell<bool>,
-    ) -> Result<ImportedBlock, LiveError> {
-        let executed = AssertUnwindSafe(self.execute(block, parent, prestate, until, waits)).catch_unwind().await;
-        executed.unwrap_or(Err(LiveError::Panicked))
-    }
-
-    /// Executes a block on its parent's state, as far as that is known or can be fetched in time. `prestate` is what the upstream has
-    /// told or tells of that state; `waits` is set while state is fetched.
+    /// Executes a block on its parent's state, as far as it is known or can be fetched in time. `prestate` holds the values that the
+    /// upstream has traced, before or during the execution. `waits` is set while state is fetched.
     async fn execute(
         &self,
         block: &UpstreamBlock,
@@ -361,17 +354,13 @@ impl LiveChain {
         };
         let mut at = loop {
             let opened = open_block_with(&self.spec, &on, block.header.inner().clone())?;
-            let mut missed = opened.missed.clone();
-            if missed.is_empty() {
+            if opened.missed.is_empty() {
                 break opened;
             }
-            // The state that the rest of the block will read is fetched with that of its beginning.
+            let mut missed = opened.missed;
+            // The rest of the block is run ahead, so that its state is fetched in the same round trip.
             unknown = prefetch(&self.spec, &opened.snapshot, &block.transactions, &unknown, &mut missed);
-            if let Some(open) = &opened.snapshot.open
-                && let Ok(closed) = close(&self.spec, &opened.snapshot, open, block.withdrawals.as_ref())
-            {
-                missed.extend(closed.missed.state());
-            }
+            prefetch_end(&self.spec, &opened.snapshot, block.withdrawals.as_ref(), &mut missed);
             fetch(missed, hints(&unknown)).await?;
         };
         if let Some(open) = &mut at.snapshot.open {

@@ -22,14 +22,14 @@ use crate::{
 /// The transactions that are run at once. Between two such parts, sub-blocks are taken.
 const PART: usize = 64;
 
-/// The state that was fetched, and what the upstream has told beside it of the values that the transactions read.
+/// The fetched state, and the values that the upstream has traced.
 type Fetched = Result<(Held, Option<Prestate>), FetchError>;
 
 /// The search for the state that the transactions of a block or of a sub-block will read.
 ///
-/// They are run without order or effect on a state that is older than theirs, in rounds: what a round has missed is
-/// fetched, and the next one runs those that have missed something. What depends on the blocks between is found when
-/// their turn comes.
+/// The transactions run without order or effect on an older state, in rounds. The state that a round has missed is fetched, and the
+/// next round runs the transactions that have missed something. Reads that depend on the blocks in between are found when the
+/// block is executed.
 #[derive(Default)]
 pub(super) struct Lookahead {
     /// The transactions, by index, that have not run yet without missing state. `None` before the first look.
@@ -44,7 +44,7 @@ pub(super) struct Lookahead {
     fetch: Option<LocalBoxFuture<'static, Fetched>>,
     /// The state that was fetched.
     held: Held,
-    /// The values that the transactions read, as the upstream has told them.
+    /// The values that the transactions read, if the upstream has traced them.
     prestate: Option<Prestate>,
 }
 
@@ -71,7 +71,8 @@ impl Lookahead {
         self.to_run.clear();
     }
 
-    /// Runs the next transactions from the one at `from` on, and fetches what the round, and `missed`, lack at its end.
+    /// Runs the next transactions, from the one at `from` on. At the end of a round, fetches the state that it has missed, and
+    /// `missed`.
     pub fn look(
         &mut self,
         chain: &LiveChain,
@@ -90,7 +91,7 @@ impl Lookahead {
         let rest = self.to_run.split_off(self.to_run.len().min(PART));
         let part = std::mem::replace(&mut self.to_run, rest);
         let missed = &mut self.missed;
-        // A transaction that cannot be run is found when its turn comes.
+        // A transaction that cannot run is found when it is executed.
         let still = LiveError::unless_panicked(|| Ok(prefetch(&chain.spec, on, transactions, &part, missed)));
         unknown.extend(still.unwrap_or_default());
         if !self.to_run.is_empty() || self.missed.is_empty() {
@@ -105,8 +106,8 @@ impl Lookahead {
         self.fetch = Some(fetch.map_ok(|held| (held, None)).boxed_local());
     }
 
-    /// Asks the upstream what the transactions of the block with this hash read, and fetches what else the block has missed. If
-    /// it tells, there is nothing left to look for.
+    /// Asks the upstream to trace the block with this hash, and fetches `missed` meanwhile. After a trace there is nothing left to
+    /// look for.
     pub fn trace(&mut self, chain: &LiveChain, hash: B256, missed: Missed) {
         self.fetch = Some(chain.clone().fetch_traced(missed, hash).boxed_local());
     }
@@ -119,7 +120,7 @@ impl Lookahead {
         }
     }
 
-    /// Takes what the transactions read, as the upstream has told it.
+    /// Takes the values that the upstream has traced.
     pub fn take_prestate(&mut self) -> Option<Prestate> {
         self.prestate.take()
     }

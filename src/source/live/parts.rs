@@ -76,8 +76,8 @@ pub(super) struct LiveChain {
 }
 
 impl LiveChain {
-    /// Fetches what runs have missed, as [`fetch`](Self::fetch) does, and beside it what the transactions of the block with this
-    /// hash read. With proofs, a trace only names what is fetched at the blocks of `missed`.
+    /// Fetches the state that runs have missed, as [`fetch`](Self::fetch) does, and has the upstream trace the block with this hash
+    /// meanwhile. With proofs, the trace only names the keys to fetch.
     pub(super) async fn fetch_traced(self, missed: Missed, hash: B256) -> Result<(Held, Option<Prestate>), FetchError> {
         let view = missed.by_view().next().map(|(view, _)| view.clone());
         let fetch = async {

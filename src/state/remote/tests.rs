@@ -23,8 +23,14 @@ enum Step {
     Advance(Vec<Change>),
     /// Appends a block with these changes, which the cache is not given.
     Cut(Vec<Change>),
+    Touch(Vec<Change>),
     /// Fetches a value at the block so far behind the head, or behind the last of those that reorgs have removed.
-    Fetch { behind: usize, account: u8, slot: Option<u8>, is_removed: bool },
+    Fetch {
+        behind: usize,
+        account: u8,
+        slot: Option<u8>,
+        is_removed: bool,
+    },
     /// Removes so many blocks.
     Revert(usize),
 }
@@ -76,6 +82,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         4 => some_changes().prop_map(Step::Advance),
         1 => some_changes().prop_map(Step::Cut),
+        1 => some_changes().prop_map(Step::Touch),
         8 => (0..4_usize, 0..ACCOUNTS, prop::option::weighted(0.7, 0..SLOTS), prop::bool::weighted(0.3))
             .prop_map(|(behind, account, slot, is_removed)| Step::Fetch { behind, account, slot, is_removed }),
         1 => (1..4_usize).prop_map(Step::Revert),
@@ -140,10 +147,11 @@ fn run(bytes: usize, blocks: usize, steps: &[Step]) -> Result<RemoteView, TestCa
         let hash = hash(salt as u64 + 1);
         let (head, mut plain) = canonical.last().cloned().unwrap();
         match step {
-            Step::Advance(of) | Step::Cut(of) => {
+            Step::Advance(of) | Step::Cut(of) | Step::Touch(of) => {
                 plain.apply(of);
                 let view = match step {
                     Step::Advance(_) => head.advance(number, hash, &changes(of)),
+                    Step::Touch(_) => head.touch(number, hash, &changes(of)),
                     _ => head.cut(number, hash),
                 };
                 canonical.push((view.expect("it comes next"), plain));
