@@ -141,7 +141,7 @@ impl Front {
 /// Returns whether parameters may name a block other than by the tags that most do. A request that does may have to run again.
 fn may_name_a_block(params: &str) -> bool {
     let params = params.trim_end();
-    !params.ends_with(r#""latest"]"#) && !params.ends_with(r#""pending"]"#)
+    !["[]", r#""latest"]"#, r#""pending"]"#].iter().any(|usual| params.ends_with(usual))
 }
 
 impl Counted {

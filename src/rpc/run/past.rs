@@ -17,9 +17,9 @@ use crate::{
     upstream::{Ask, BlockName, Upstream},
 };
 
-/// The states of past blocks, each with a cache of its own, the one used last at the end.
+/// The states of past blocks, least recently used first. Each has its own cache.
 ///
-/// A block is found by its hash. Which one is canonical is asked of the upstream each time, unless the block is final.
+/// Only canonical blocks are found. The upstream says which they are, at each request unless the block is final.
 #[derive(Debug)]
 pub struct PastStates {
     /// The most bytes of all of them together.
@@ -28,7 +28,7 @@ pub struct PastStates {
 }
 
 impl PastStates {
-    /// The most blocks, however small what is known of each is.
+    /// The most blocks, however small their caches are.
     const MAX_BLOCKS: usize = 1_024;
 
     /// Creates an empty cache of at most so many bytes.

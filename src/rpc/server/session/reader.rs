@@ -151,7 +151,7 @@ impl ConnectionReader {
             let answer = message.answer(body, held).await;
             starting.begin(|permit| subscriber.answer(answer.text, permit))
         });
-        // A request that runs inline is answered at once, without a task of its own.
+        // A request that runs inline is answered at once, without a task.
         match (&mut request).now_or_never() {
             Some(answered) => answered,
             None => {
