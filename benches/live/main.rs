@@ -272,9 +272,10 @@ async fn distant_part(extent: Extent) {
             };
             tokio::select! { () = play => {}, () = sample => {} }
             let last = blocks.last().expect("a block").number();
+            let mut changes = node.node.snapshots().changes();
             let end = async {
                 while head() < last {
-                    tokio::time::sleep(Duration::from_millis(10)).await;
+                    changes.changed().await.expect("the node publishes");
                 }
             };
             tokio::time::timeout(BOUND, end).await.expect("the last block is followed in time");

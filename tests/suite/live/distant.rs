@@ -2,14 +2,17 @@
 
 use std::time::Duration;
 
-use alloy_primitives::{Address, B256};
+use alloy_primitives::{Address, B256, U256};
 use serde_json::{Value, json};
 
 use super::{
-    built::{Built, CHASES, ETHEREUM, SOMEBODY, chase, is_on_trail, transfer},
+    built::{Built, CHASES, ETHEREUM, SOMEBODY, chase, is_on_trail, trail_slot, transfer},
     head, serve, start,
 };
-use crate::{support::TestNode, upstream::SmallUpstream};
+use crate::{
+    support::{TestNode, hex},
+    upstream::SmallUpstream,
+};
 
 /// The time of a round trip, with which an upstream counts as far away.
 const FAR: Duration = Duration::from_millis(60);
@@ -128,4 +131,79 @@ async fn a_block_that_is_not_executed_ends_only_what_it_has_changed() {
         assert_eq!(asked(QUIET), quiet + usize::from(!is_traced), "{is_traced}");
         assert_eq!(executed(&node), 0.0);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_trace_is_not_taken_without_proofs_where_they_are_asked_for() {
+    let first = Built::ethereum();
+    let upstream = serve(&[&first]).await;
+    upstream.delay(FAR);
+    let next = first.next(vec![transfer(ETHEREUM, 0, 7)], 1);
+    let signer = next.sender(0);
+    let mut wrong = first.traced(SOMEBODY, |_| true);
+    wrong["balance"] = json!("0x64");
+    let traced = json!([{"result": {signer.to_string(): first.traced(signer, |_| true), SOMEBODY.to_string(): wrong}}]);
+    let proven = first.clone();
+    upstream.script(move |method, params| match method {
+        "debug_traceBlockByHash" => Some(Ok(traced.clone())),
+        "eth_getProof" => {
+            let address = serde_json::from_value(params[0].clone()).ok()?;
+            let slots: Vec<U256> = serde_json::from_value(params[1].clone()).ok()?;
+            Some(Ok(proven.proof(address, &slots)))
+        }
+        _ => None,
+    });
+    let node = start(&upstream.ws_url(), &first.config, &["--verify-proofs"]).await;
+    upstream.push(next.block.clone());
+    head(&node, next.hash()).await;
+    assert_eq!((upstream.asked("debug_traceBlockByHash"), executed(&node)), (1, 1.0));
+    assert_eq!(node.result("/", "eth_getBalance", json!([SOMEBODY, "latest"])).await, "0x7");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_trace_of_a_call_saves_its_dependent_reads() {
+    let (upstream, node, first) = far(&[]).await;
+    let (contract, reads) = CHASES[2];
+    let traced = json!({contract.to_string(): first.traced(contract, |slot| is_on_trail(slot, 5))});
+    upstream.script(move |method, _| (method == "debug_traceCall").then(|| Ok(traced.clone())));
+    let call = |trail: u64| json!([{"to": contract, "data": B256::from(U256::from(trail_slot(trail)))}, "latest"]);
+    let before = upstream.waves();
+    node.result("/", "eth_call", call(5)).await;
+    assert_eq!(upstream.asked(&format!("eth_getStorageAt {contract:#x}")), 0, "the trace had the slots");
+    assert!(upstream.waves() - before < reads, "{} waves", upstream.waves() - before);
+    // The trace of another call, which reads other slots than the trace has, is a prediction.
+    node.result("/", "eth_call", call(6)).await;
+    assert!(upstream.asked(&format!("eth_getStorageAt {contract:#x}")) >= reads);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_calls_of_a_batch_are_one_message_over_a_websocket() {
+    let (upstream, node, _) = far(&[]).await;
+    let slots: Vec<Value> = (0..80).map(|slot| hex(1_000 + slot)).collect();
+    let before = upstream.asked("messages");
+    node.result("/", "eth_getStorageValues", json!([{QUIET.to_string(): slots}, "latest"])).await;
+    assert_eq!(upstream.asked(&format!("eth_getStorageAt {QUIET:#x}")), 80);
+    let messages = upstream.asked("messages") - before;
+    assert!(messages < 20, "{messages} messages for 80 slots");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_reads_many_slots_does_not_delay_a_block() {
+    let (upstream, node, first) = far(&["--upstream-batch", "10", "--upstream-concurrency", "4"]).await;
+    upstream.delay(2 * FAR);
+    let slots: Vec<Value> = (0..1_000).map(|slot| hex(10_000 + slot)).collect();
+    let params = json!([{QUIET.to_string(): slots}, "latest"]);
+    let read = node.result("/", "eth_getStorageValues", params);
+    let follow = async {
+        let method = format!("eth_getStorageAt {QUIET:#x}");
+        upstream.is_asked(&method, 20).await;
+        let next = first.next(vec![transfer(ETHEREUM, 0, 7)], 1);
+        upstream.push(next.block.clone());
+        head(&node, next.hash()).await;
+        (executed(&node), upstream.asked(&method))
+    };
+    let (_, (executed, read_before)) = tokio::join!(read, follow);
+    assert_eq!(executed, 1.0);
+    // One after the other, all of the slots come first.
+    assert!(read_before < 1_000, "{read_before} slots were read before the block");
 }
