@@ -137,6 +137,7 @@ fn examples() -> Vec<(&'static str, Value)> {
         ("evm_mine", json!([{"timestamp": "0xffffffff", "blocks": 1}])),
         ("evm_setAccountNonce", json!([ADDRESS, "0x1"])),
         ("txpool_contentFrom", json!([ADDRESS])),
+        ("eth_getTransactionBySenderAndNonce", json!([ADDRESS, "0x0"])),
     ];
     for (method, params) in [
         ("mine", json!([1, 1])),
@@ -155,6 +156,7 @@ fn examples() -> Vec<(&'static str, Value)> {
         ("setPrevRandao", json!([HASH])),
         ("setBlockTimestampInterval", json!([12])),
         ("rollback", json!([0])),
+        ("reorg", json!([0, []])),
         ("reset", json!([{"forking": {"blockNumber": null}}])),
         ("detailed", json!([{"blocks": 0}])),
         ("dealERC20", json!([ADDRESS, ADDRESS, "0x1"])),

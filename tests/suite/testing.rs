@@ -488,6 +488,71 @@ async fn fields_of_the_next_block_are_chosen() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn other_blocks_are_mined_in_the_place_of_the_newest() {
+    let node = testing();
+    let send = async |from: Address, value: u64| {
+        let hash =
+            node.result("/", "eth_sendTransaction", json!([{ "from": from, "to": WHALE, "value": hex(value) }])).await;
+        node.result("/", "evm_mine", json!([])).await;
+        hash
+    };
+    let stranger = Address::repeat_byte(0x5a);
+    node.result("/", "anvil_setBalance", json!([stranger, "0xde0b6b3a7640000"])).await;
+    let [kept, lost, _] = [send(ALICE, 1).await, send(ALICE, 2).await, send(BOB, 4).await];
+    let (first, second) = (block(&node, "0x1").await, block(&node, "0x2").await);
+    // From an account with a key, in the name of one without, signed, and with a nonce that follows.
+    let signed = json!([{ "from": BOB, "to": WHALE, "value": "0x10", "nonce": "0x0", "gas": "0x5208", "gasPrice": "0xb2d05e00" }]);
+    let signed = node.result("/", "eth_signTransaction", signed).await["raw"].clone();
+    let transactions = json!([
+        [{ "from": stranger, "to": WHALE, "value": "0x20" }, 1],
+        [{ "from": ALICE, "to": WHALE, "value": "0x8" }, 1],
+        [{ "from": ALICE, "to": WHALE, "value": "0x40" }, 1],
+        [signed, 0],
+    ]);
+    assert_eq!(node.result("/", "anvil_reorg", json!([2, transactions])).await, Value::Null);
+    assert_eq!((height(&node).await, block(&node, "0x1").await["hash"].clone()), (3, first["hash"].clone()));
+    let blocks = [block(&node, "0x2").await, block(&node, "0x3").await];
+    assert_ne!(blocks[0]["hash"], second["hash"]);
+    let counts = blocks.each_ref().map(|block| block["transactions"].as_array().map(Vec::len));
+    assert_eq!(counts, [Some(1), Some(3)]);
+    assert_eq!(balance(&node, WHALE, "latest").await, U256::from(0x79));
+    assert_eq!(node.result("/", "eth_getTransactionReceipt", json!([lost])).await, Value::Null);
+    assert_eq!(node.result("/", "eth_getTransactionReceipt", json!([kept])).await["blockNumber"], hex(1));
+    // A transaction is found by its sender and nonce, in a block, in the pool and not at all.
+    let by_sender = async |sender: Address, nonce: u64| {
+        node.result("/", "eth_getTransactionBySenderAndNonce", json!([sender, hex(nonce)])).await
+    };
+    assert_eq!(by_sender(ALICE, 0).await["hash"], kept);
+    assert_eq!(by_sender(stranger, 0).await["blockNumber"], hex(3));
+    assert_eq!(by_sender(stranger, 1).await, Value::Null);
+    let waiting = node.result("/", "eth_sendTransaction", json!([{ "from": BOB, "to": WHALE }])).await;
+    assert_eq!(by_sender(BOB, 1).await["hash"], waiting);
+    node.result("/", "anvil_dropTransaction", json!([waiting])).await;
+    // A receipt has what anvil's has.
+    let receipt = node.result("/", "eth_getTransactionReceipt", json!([kept])).await;
+    assert_eq!((&receipt["blockTimestamp"], &receipt["blobGasPrice"]), (&first["timestamp"], &json!("0x1")));
+    // What cannot be mined is named, and the rest is.
+    let transactions = json!([[{ "from": ALICE, "to": WHALE, "nonce": "0x0" }, 0], [{ "from": BOB, "to": WHALE, "value": "0x80" }, 0]]);
+    let error = node.error("/", "anvil_reorg", json!([1, transactions])).await;
+    let text = error["message"].as_str().unwrap_or_default();
+    assert!(text.contains("1 transactions cannot be mined") && text.contains("nonce"), "{error}");
+    assert_eq!((height(&node).await, balance(&node, WHALE, "latest").await), (3, U256::from(0x91)));
+    for (params, text) in [
+        (json!([9]), "params[0]: 9 blocks: expected at most 3"),
+        (
+            json!([1, [[{ "from": ALICE, "to": WHALE }, 1]]]),
+            "params[1][0][1]: no new block has the index 1: expected less than 1",
+        ),
+        (json!([1, [["0x02", 0]]]), "params[1][0][0]"),
+        (json!([1, [[{ "from": "0x1" }, 0]]]), "params[1][0][0].from"),
+    ] {
+        let error = node.error("/", "anvil_reorg", params).await;
+        assert_eq!(error["code"], -32602, "{error}");
+        assert!(error["message"].as_str().is_some_and(|message| message.starts_with(text)), "{error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn blocks_are_rolled_back_and_transactions_dropped() {
     let node = testing();
     let send = async |from: Address, nonce: u64| {

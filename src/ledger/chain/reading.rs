@@ -184,7 +184,7 @@ impl Chain {
     }
 
     /// Returns the sealed blocks of a range, both ends included, in order, without pruned ones.
-    pub fn blocks(&self, from: u64, to: u64) -> impl Iterator<Item = &Arc<SealedBlock>> {
+    pub fn blocks(&self, from: u64, to: u64) -> impl DoubleEndedIterator<Item = &Arc<SealedBlock>> {
         self.blocks.range(from..=to).map(|(_, block)| block)
     }
 

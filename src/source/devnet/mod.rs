@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use alloy_consensus::transaction::Recovered;
+use alloy_consensus::{TxEnvelope, transaction::Recovered};
 use alloy_eips::eip4895::Withdrawals;
 use alloy_evm::block::BlockExecutionError;
 use alloy_primitives::{Address, B256, keccak256, map::B256Set};
@@ -198,6 +198,34 @@ impl Devnet {
         self.end_block(last)
     }
 
+    /// Returns a block of now after `latest` with these transactions alone, with its seal and the next block. Those that cannot be
+    /// mined are given to `leave_out` with the reason.
+    ///
+    /// # Errors
+    ///
+    /// Returns a [`BlockExecutionError`] if a system call fails.
+    pub fn block_of(
+        &mut self,
+        latest: &Snapshot,
+        transactions: &[Recovered<TxEnvelope>],
+        mut leave_out: impl FnMut(B256, String),
+    ) -> Result<SubBlockStep, BlockExecutionError> {
+        let last = self.open_and(latest, |devnet, on, open, is_trial| {
+            extend(&devnet.spec, on, open, |sub_block: &mut SubBlock<'_>| {
+                for tx in transactions {
+                    match sub_block.push(tx.clone().convert()) {
+                        Ok(true) => {}
+                        // The block is made again when the state is known.
+                        Ok(false) => return,
+                        Err(_) if is_trial => return,
+                        Err(reason) => leave_out(*tx.tx_hash(), reason.to_string()),
+                    }
+                }
+            })
+        })?;
+        self.end_block(last)
+    }
+
     /// Returns a block of now with the best transaction that waits in `pool`, alone, with its seal and the next block; `None` if no
     /// transaction can be mined. The block being built has none.
     ///
@@ -236,12 +264,20 @@ impl Devnet {
         pool: &Pool,
         filling: Filling,
     ) -> Result<Applied, BlockExecutionError> {
+        self.open_and(latest, |devnet, on, open, is_trial| devnet.fill(on, open, pool, Filling { is_trial, ..filling }))
+    }
+
+    /// Opens the block after `latest` again, and extends it by what `fill` gives, which learns whether state is missing already.
+    fn open_and(
+        &mut self,
+        latest: &Snapshot,
+        fill: impl FnOnce(&mut Self, &Snapshot, &OpenBlock, bool) -> Applied,
+    ) -> Result<Applied, BlockExecutionError> {
         self.clock.reopen();
         let opened = self.open(latest)?;
         let Some(open) = &opened.snapshot.open else { return Ok(opened) };
         // One wave fetches the transactions' state with that of the system calls.
-        let filling = Filling { is_trial: !opened.missed.is_empty(), ..filling };
-        let mut filled = self.fill(&opened.snapshot, open, pool, filling);
+        let mut filled = fill(self, &opened.snapshot, open, !opened.missed.is_empty());
         filled.snapshot.path.splice(..0, opened.snapshot.path);
         filled.missed.extend(opened.missed);
         Ok(filled)
@@ -385,8 +421,8 @@ impl FeedSource for DevnetSource {
     }
 }
 
-/// A way to build on a chain; `None` if there is nothing to build.
-type Step = fn(&mut Devnet, &Chain, &Pool) -> Result<Option<SubBlockStep>, BlockExecutionError>;
+/// The outcome of a way to build on a chain; `None` if there is nothing to build.
+type Built = Result<Option<SubBlockStep>, BlockExecutionError>;
 
 impl DevnetSource {
     /// Builds and publishes the next sub-block.
@@ -400,7 +436,11 @@ impl DevnetSource {
     /// # Errors
     ///
     /// Returns a [`DevnetError`] if nothing can be published.
-    pub(super) async fn go_on_by(&mut self, feed: &mut Feed, step: Step) -> Result<bool, DevnetError> {
+    pub(super) async fn go_on_by(
+        &mut self,
+        feed: &mut Feed,
+        step: impl Fn(&mut Devnet, &Chain, &Pool) -> Built,
+    ) -> Result<bool, DevnetError> {
         let began = Instant::now();
         let published = self.publish_next(feed, step).await;
         if matches!(published, Ok(false)) {
@@ -445,10 +485,7 @@ impl DevnetSource {
     /// # Errors
     ///
     /// Returns a [`DevnetError`] if a system call fails, or the state is still unknown after the time that it may take.
-    pub async fn build(
-        &mut self,
-        step: impl Fn(&mut Devnet) -> Result<Option<SubBlockStep>, BlockExecutionError>,
-    ) -> Result<Option<SubBlockStep>, DevnetError> {
+    pub async fn build(&mut self, step: impl Fn(&mut Devnet) -> Built) -> Result<Option<SubBlockStep>, DevnetError> {
         // Held to the end, so that each round can only miss what no round before it has fetched.
         let mut held = Held::default();
         loop {
@@ -484,7 +521,11 @@ impl DevnetSource {
     }
 
     /// Builds and publishes what `step` gives. Returns whether that is something.
-    async fn publish_next(&mut self, feed: &mut Feed, step: Step) -> Result<bool, DevnetError> {
+    async fn publish_next(
+        &mut self,
+        feed: &mut Feed,
+        step: impl Fn(&mut Devnet, &Chain, &Pool) -> Built,
+    ) -> Result<bool, DevnetError> {
         if let Some(failure) = feed.failure() {
             // The sub-block could not be written, and subscribers would hear of transactions that never come.
             return Err(failure.into());

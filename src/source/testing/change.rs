@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use alloy_consensus::{TxEnvelope, transaction::Recovered};
 use alloy_eips::BlockNumHash;
 use alloy_primitives::{Address, B256, Bytes, U256};
 use tokio::sync::{mpsc, oneshot};
@@ -44,6 +45,11 @@ pub enum ChainChange {
     RollBack {
         /// The number of blocks.
         blocks: u64,
+    },
+    /// Removes as many of the newest blocks as these are, and mines these in their place, each of its transactions.
+    Reorganise {
+        /// The transactions of each block.
+        blocks: Vec<Vec<Recovered<TxEnvelope>>>,
     },
     /// Returns to the beginning, or begins on a block of an upstream's, without the transactions that wait and the states that were
     /// saved.
@@ -140,6 +146,9 @@ pub enum ChangeError {
     /// The state before the blocks to be removed is not retained.
     #[error("{blocks} blocks: expected at most {most}, the blocks before which the state is retained (--keep-blocks)")]
     TooDeep { blocks: u64, most: u64 },
+    /// Transactions cannot be mined in the blocks for which they were meant.
+    #[error("{count} transactions cannot be mined, and are in no block: the first of them is {hash}: {reason}")]
+    LeftOut { count: usize, hash: B256, reason: String },
     /// More blocks were requested than one request may mine.
     #[error("{blocks} blocks: expected at most {most} (--testing-limit)")]
     TooManyBlocks { blocks: u64, most: u64 },

@@ -7,11 +7,13 @@ pub mod state_file;
 pub use self::change::{AccountEdit, ChainChange, ChainControl, ChangeError, ChangeOutcome, FieldChoice, Mining};
 
 use std::{
+    cell::RefCell,
     collections::BTreeMap,
     sync::Arc,
     time::{Duration, Instant},
 };
 
+use alloy_consensus::{TxEnvelope, transaction::Recovered};
 use alloy_eips::BlockNumHash;
 use alloy_primitives::{B256, Bytes};
 use futures::{FutureExt, future::LocalBoxFuture};
@@ -31,6 +33,7 @@ use super::{
 use crate::{
     clock::BlockClock,
     ledger::{Chain, OpenBlock, Record, Snapshot},
+    pool::Pool,
     publish::Unpublished,
     state::{CodeCache, Held, Overlay},
 };
@@ -163,6 +166,7 @@ impl TestingSource {
             ChainChange::Save => return Ok(ChangeOutcome::Saved(self.save(feed))),
             ChainChange::Return(id) => return Ok(ChangeOutcome::Found(self.return_to(feed, id))),
             ChainChange::RollBack { blocks } => self.roll_back(feed, blocks).await?,
+            ChainChange::Reorganise { blocks } => self.reorganise(feed, &blocks).await?,
             ChainChange::Reset(target) => self.reset(feed, target).await?,
             ChainChange::FetchFrom(url) => {
                 // As anvil has it, the URL is of no use elsewhere.
@@ -339,6 +343,27 @@ impl TestingSource {
         self.reopen(feed).await?;
         feed.pool.advance();
         Ok(())
+    }
+
+    /// Removes as many of the newest blocks as `blocks` are, and mines these in their place.
+    async fn reorganise(&mut self, feed: &mut Feed, blocks: &[Vec<Recovered<TxEnvelope>>]) -> Result<(), ChangeError> {
+        self.roll_back(feed, blocks.len() as u64).await?;
+        let left_out = RefCell::new(Vec::new());
+        for transactions in blocks {
+            let before = left_out.borrow().len();
+            let mine = |devnet: &mut Devnet, chain: &Chain, _: &Pool| {
+                // Runs again for each round of missing state.
+                left_out.borrow_mut().truncate(before);
+                let leave_out = |hash, reason: String| left_out.borrow_mut().push((hash, reason));
+                devnet.block_of(chain.latest(), transactions, leave_out).map(Some)
+            };
+            self.devnet.go_on_by(feed, mine).await?;
+            // The thread also runs the actor of the feed.
+            tokio::task::yield_now().await;
+        }
+        let left_out = left_out.into_inner();
+        let count = left_out.len();
+        left_out.into_iter().next().map_or(Ok(()), |(hash, reason)| Err(ChangeError::LeftOut { count, hash, reason }))
     }
 
     /// Returns to the beginning, or begins on another block of an upstream's.

@@ -8,8 +8,8 @@ pub use self::{
     raw::{GetRawBlock, GetRawHeader, GetRawReceipts, GetRawTransaction, GetRawTransactionAt},
 };
 
-use alloy_consensus::transaction::Recovered;
-use alloy_primitives::B256;
+use alloy_consensus::{Transaction, transaction::Recovered};
+use alloy_primitives::{Address, B256};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -17,6 +17,7 @@ use super::{Example, Method};
 use crate::{
     chain::ChainTx,
     ledger::{Block, Chain, Included, Selector},
+    pool::SenderContent,
     rpc::{
         json::{
             self, Lookup,
@@ -145,7 +146,7 @@ impl<B: NamesBlock> Method for GetBlockReceipts<B> {
             return Ok(json::null(out));
         };
         json::metered_list(out, meter, block.transactions(), |out, included| {
-            json::receipt(out, &block, &included, &backend.spec);
+            json::receipt(out, &block, &included, &backend.spec, dialect);
         })?;
         Ok(Lookup::Found)
     }
@@ -176,6 +177,49 @@ impl Method for GetTransaction {
         // The transaction may have moved from the pool into a block that was published after the request arrived.
         let published = backend.pool.published();
         Ok(show_transaction(backend, &published, published.transaction(&hash), run.dialect, &mut run.out))
+    }
+}
+
+/// A transaction by its sender and its nonce: sealed, pre-confirmed or in the pool; else null. One of an older block is found as far as
+/// the node keeps blocks.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(expecting = "2 parameters: sender, nonce")]
+pub struct GetTransactionBySender {
+    sender: Fixed<20>,
+    nonce: Quantity<u64>,
+}
+
+impl Method for GetTransactionBySender {
+    type Answer = Option<schema::Transaction>;
+    const EXAMPLE: Example =
+        Example { params: r#"["0x70997970c51812dc3a010c7d01b50e0d17dc79c8", "0x0"]"#, answer: "null" };
+
+    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+        let (sender, Quantity(nonce)) = (Address::from(self.sender), self.nonce);
+        let is_it = |tx: &Recovered<ChainTx>| {
+            tx.signer() == sender && tx.nonce() == nonce && matches!(tx.inner(), ChainTx::Signed(_))
+        };
+        let published = run.published;
+        let open = published.newest.open.iter().flat_map(|open| open.transactions.iter());
+        let mut found = open.clone().find(|tx| is_it(tx)).map(|tx| *tx.tx_hash());
+        if found.is_none() {
+            let SenderContent { pending, queued, .. } = backend.pool.content_from(sender);
+            let waiting = pending.iter().chain(&queued).find(|tx| tx.nonce() == nonce);
+            found = waiting.map(|tx| *tx.tx_hash());
+        }
+        let mut blocks = published.blocks(0, u64::MAX).rev();
+        while found.is_none()
+            && let Some(block) = blocks.next()
+        {
+            run.meter.count(1)?;
+            let block = Block::sealed(block);
+            let mut transactions = block.iter().flat_map(Block::transactions);
+            found = transactions.find(|included| is_it(included.tx)).map(|included| *included.tx.tx_hash());
+        }
+        match found {
+            Some(hash) => GetTransaction { hash: Fixed(hash.0) }.run(backend, run),
+            None => Ok(json::null(&mut run.out)),
+        }
     }
 }
 
@@ -242,14 +286,17 @@ impl Method for GetTransactionReceipt {
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let told = |(block, _): &(Block, usize)| !backend.is_waiting(run.dialect, run.published, block.number());
         let found = run.published.transaction(&self.hash.into()).filter(told);
-        Ok(show(found, &mut run.out, |block, included, out| json::receipt(out, block, included, &backend.spec)))
+        let dialect = run.dialect;
+        Ok(show(found, &mut run.out, |block, included, out| {
+            json::receipt(out, block, included, &backend.spec, dialect)
+        }))
     }
 }
 
 /// Writes the receipt of a transaction, pre-confirmed or not.
 pub fn write_receipt(backend: &Backend, run: &mut Run<'_>, hash: B256) {
-    let found = run.published.transaction(&hash);
-    show(found, &mut run.out, |block, included, out| json::receipt(out, block, included, &backend.spec));
+    let (found, dialect) = (run.published.transaction(&hash), run.dialect);
+    show(found, &mut run.out, |block, included, out| json::receipt(out, block, included, &backend.spec, dialect));
 }
 
 /// Calls `write` for the transaction at an index of a block, or writes null if there is none.

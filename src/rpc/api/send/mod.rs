@@ -7,5 +7,5 @@ mod transaction;
 pub use self::{
     bundle::{CancelBundle, GetOutcome, SendBundle},
     raw::{SendRaw, SendRawSync},
-    transaction::{Accounts, FillTransaction, SendTransaction, SendUnsigned, SignTransaction},
+    transaction::{Accounts, FillTransaction, SendTransaction, SendUnsigned, SignTransaction, sign_on},
 };

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use alloy_consensus::{TxEnvelope, transaction::Recovered};
 use alloy_eips::Encodable2718;
-use alloy_primitives::{TxKind, U256};
+use alloy_primitives::{Address, TxKind, U256};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -108,7 +109,7 @@ impl Method for SendUnsigned {
     const EXAMPLE: Example = SendTransaction::EXAMPLE;
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
-        let call = sent(self.transaction, backend, run)?;
+        let call = sent(self.transaction, "params[0]", backend, run)?;
         check(backend, &call)?;
         send_from_open(backend, run, None, call).map(|()| Lookup::Found)
     }
@@ -130,7 +131,7 @@ impl Method for FillTransaction {
     };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
-        let mut call = sent(self.transaction, backend, run)?;
+        let mut call = sent(self.transaction, "params[0]", backend, run)?;
         if let CallFees::Market { max_fee: None, max_priority } = call.fees
             && run.dialect.for_tests
             && let Some(base_fee) = run.published.newest.header().base_fee_per_gas
@@ -148,7 +149,7 @@ impl Method for FillTransaction {
             let sender = run.overlay.look_up(&run.published.newest.world, call.from);
             backend.pool.next_nonce(call.from, sender.map_or(0, |account| account.nonce))
         });
-        let (call, gas) = fill(backend, run, call, false)?;
+        let (call, gas) = fill(backend, run, &run.published.newest, call, false)?;
         let fields = TxFields { chain_id: backend.spec.chain_id(), nonce, gas };
         let (tx, raw) = fill_unsigned(call, fields)?;
         json::prepared_transaction(&mut run.out, &raw, &tx, None, run.dialect);
@@ -181,7 +182,7 @@ impl Serve for SignTransaction {
 /// Signs the transaction if its account is open. For an account of a key file returns it with the question to the approver.
 fn admit_signing(backend: &Backend, run: &mut Run<'_>) -> Result<Option<(SignatureRequest, Asked)>> {
     let SignTransaction { transaction } = parse(run.params, run.dialect)?;
-    let mut call = sent(transaction, backend, run)?;
+    let mut call = sent(transaction, "params[0]", backend, run)?;
     let Some(gas) = call.gas else { return Err(refuse("gas not specified".to_owned())) };
     if matches!(call.fees, CallFees::Market { max_fee: None, .. } | CallFees::Market { max_priority: None, .. }) {
         return Err(refuse("missing gasPrice or maxFeePerGas/maxPriorityFeePerGas".to_owned()));
@@ -223,9 +224,9 @@ fn write_signed(backend: &Backend, run: &mut Run<'_>, request: &SignatureRequest
 }
 
 /// Returns a transaction, which is sent from the node's first account if it has no sender.
-fn sent(transaction: CallObject, backend: &Backend, run: &Run<'_>) -> Result<Call> {
+fn sent(transaction: CallObject, path: &str, backend: &Backend, run: &Run<'_>) -> Result<Call> {
     let first = backend.wallet.accounts.first().map(SigningAccount::address);
-    transaction.or_from(first).into_call("params[0]", run.dialect)
+    transaction.or_from(first).into_call(path, run.dialect)
 }
 
 /// Sends the transaction, or admits it to the wallet if it is from an account of a key file. Returns it with the question to the
@@ -294,19 +295,18 @@ fn check(backend: &Backend, call: &Call) -> Result<()> {
     Ok(())
 }
 
-/// Fills in the fees and the gas limit that a call leaves open, as geth's `setDefaults` does. A call that `may_fail` gets the gas of a
-/// block if no gas lets it succeed. Returns the gas limit with the call.
-fn fill(backend: &Backend, run: &mut Run<'_>, mut call: Call, may_fail: bool) -> Result<(Call, u64)> {
+/// Fills in the fees and the gas limit that a call leaves open, as geth's `setDefaults` does, by an estimate on `on`. A call that
+/// `may_fail` gets the gas of a block if no gas lets it succeed. Returns the gas limit with the call.
+fn fill(backend: &Backend, run: &mut Run<'_>, on: &Snapshot, mut call: Call, may_fail: bool) -> Result<(Call, u64)> {
     let least = call.nonce.map(|nonce| backend.pool.least_fees(&call.from, nonce)).unwrap_or_default();
     call.fees = fill_fees(backend, run, &call, least)?;
     let gas = match call.gas {
         Some(gas) => gas,
-        // The estimate uses the pre-confirmed state, which the transaction will run on.
         None => {
             let request = CallRequest { call: call.clone(), ..CallRequest::default() };
-            match needed_gas(backend, &run.published.newest, &request, run) {
+            match needed_gas(backend, on, &request, run) {
                 Err(RpcError::Answer(error)) if may_fail && error.code() == REVERTED => {
-                    let header = run.published.newest.header();
+                    let header = on.header();
                     header.gas_limit.min(backend.spec.most_tx_gas(header.timestamp))
                 }
                 gas => gas?,
@@ -314,7 +314,7 @@ fn fill(backend: &Backend, run: &mut Run<'_>, mut call: Call, may_fail: bool) ->
         }
     };
     // The pool chooses the nonce by the sender's account.
-    run.overlay.look_up(&run.published.newest.world, call.from);
+    run.overlay.look_up(&on.world, call.from);
     run.ensure_complete()?;
     Ok((call, gas))
 }
@@ -335,28 +335,51 @@ fn fill_fees(backend: &Backend, run: &Run<'_>, call: &Call, least: LeastFees) ->
         })
 }
 
-fn signing_error(error: SigningError) -> RpcError {
-    match error {
+/// Signs a transaction by its account, or sends it in the name of its sender if there is none.
+fn sign(account: Option<&SigningAccount>, call: Call, fields: TxFields) -> Result<Recovered<TxEnvelope>> {
+    let signed = match account {
+        Some(account) => account.sign(call, fields),
+        None => Impersonated::send_as(call.from, call, fields).map_err(SigningError::from),
+    };
+    signed.map_err(|error| match error {
         SigningError::Call(error) => error.into(),
         SigningError::Key(error) => RpcError::internal(&error.to_string()),
-    }
+    })
+}
+
+/// Returns a transaction of any account's, filled in on `on` where it leaves fields open. `next_nonce` gives the nonce of its sender.
+///
+/// # Errors
+///
+/// Returns -32602 with the field's path if the transaction is malformed, and the errors of `eth_estimateGas`.
+pub fn sign_on(
+    backend: &Backend,
+    run: &mut Run<'_>,
+    on: &Snapshot,
+    transaction: CallObject,
+    path: &str,
+    next_nonce: impl FnOnce(&Run<'_>, Address) -> u64,
+) -> Result<Recovered<TxEnvelope>> {
+    let call = sent(transaction, path, backend, run)?;
+    check(backend, &call)?;
+    let nonce = call.nonce.unwrap_or_else(|| next_nonce(run, call.from));
+    let account = backend.wallet.accounts.find(call.from).filter(|account| account.is_open);
+    let (call, gas) = fill(backend, run, on, call, true)?;
+    sign(account, call, TxFields { chain_id: backend.spec.chain_id(), nonce, gas })
 }
 
 /// Sends a transaction of an account that is open to all clients, or impersonated.
 fn send_from_open(backend: &Backend, run: &mut Run<'_>, account: Option<&SigningAccount>, call: Call) -> Result<()> {
     let chain_id = backend.spec.chain_id();
-    let (call, gas) = fill(backend, run, call, run.dialect.for_tests)?;
+    // The transaction will run on the pre-confirmed state.
+    let (call, gas) = fill(backend, run, &run.published.newest, call, run.dialect.for_tests)?;
     let choosing = account.map_or(&backend.impersonated.choosing, |account| &account.choosing).lock();
     let kind = if call.nonce.is_some() { PoolNonce::Any } else { PoolNonce::Free };
     let mut tries = 0;
     let (hash, commit) = loop {
         let nonce = call.nonce.unwrap_or_else(|| backend.pool.next_nonce(call.from, 0));
         let fields = TxFields { chain_id, nonce, gas };
-        let signed = match account {
-            Some(account) => account.sign(call.clone(), fields),
-            None => Impersonated::send_as(call.from, call.clone(), fields).map_err(SigningError::from),
-        };
-        let tx = signed.map_err(signing_error)?;
+        let tx = sign(account, call.clone(), fields)?;
         let hash = *tx.tx_hash();
         match backend.pool.add_signed(tx, kind) {
             // Another user of the key has taken the nonce meanwhile.

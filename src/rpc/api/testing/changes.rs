@@ -416,6 +416,7 @@ impl Testing {
                 ChangeError::Timestamp { .. }
                 | ChangeError::TooLate(_)
                 | ChangeError::NoFork
+                | ChangeError::LeftOut { .. }
                 | ChangeError::Fork(_)
                 | ChangeError::Failed => RpcError::new(-32000, error.to_string()),
             }),

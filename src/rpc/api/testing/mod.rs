@@ -7,5 +7,6 @@ pub mod detailed;
 pub mod drop;
 pub mod impersonate;
 mod payload;
+pub mod reorg;
 pub mod state;
 pub mod tokens;

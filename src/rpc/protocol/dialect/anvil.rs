@@ -35,11 +35,14 @@ const TEXTS: &[(&str, i32, &str)] = &[
 
 fn told(error: RpcError) -> RpcError {
     let error = error.into_object();
-    // `eth_simulateV1` has codes of its own.
-    if error.code() != -32000 {
-        return RpcError::Answer(error);
-    }
     let message = error.message();
+    let of_anvil = |reason: &str| TEXTS.iter().find(|(of_geth, ..)| reason.starts_with(of_geth));
+    match (error.code(), of_anvil(message)) {
+        (-32000, _) => {}
+        // `eth_simulateV1` has codes of its own.
+        (code @ -38999..=-38000, Some((.., text))) => return RpcError::new(code, *text),
+        _ => return RpcError::Answer(error),
+    }
     let gas = message.strip_prefix("gas required exceeds allowance (").and_then(|rest| rest.strip_suffix(')'));
     if let Some(gas) = gas {
         return RpcError::new(REJECTED, format!("Out of gas: gas required exceeds allowance: {gas}"));
@@ -48,7 +51,7 @@ fn told(error: RpcError) -> RpcError {
     let reason =
         message.strip_prefix("failed with ").and_then(|rest| rest.split_once(" gas: ")).map(|(_, reason)| reason);
     let reason = reason.unwrap_or(message);
-    match TEXTS.iter().find(|(of_geth, ..)| reason.starts_with(of_geth)) {
+    match of_anvil(reason) {
         Some((_, code, text)) => RpcError::new(*code, *text),
         None => RpcError::Answer(error),
     }
