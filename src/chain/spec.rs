@@ -277,6 +277,11 @@ impl ChainSpec {
         active.map_or(OpFork::Bedrock, |(_, fork)| *fork)
     }
 
+    /// Returns the number of the first block whose rules presim has: on the OP stack the first of Bedrock.
+    pub fn first_executable(&self) -> u64 {
+        self.op_stack.as_ref().map_or(0, |op_stack| op_stack.bedrock)
+    }
+
     /// Returns whether `fork` activates at exactly `timestamp`.
     pub fn activates_at(&self, fork: N, timestamp: u64) -> bool {
         self.forks.time(fork) == Some(timestamp)

@@ -51,7 +51,8 @@ pub struct BundleArgs {
     /// The calls by flags.
     #[command(flatten)]
     pub calls: ShortCalls,
-    /// Run on this block: pending, latest, a number, a hash, or `snapshot:0x12`. The default is the file's own, or pending.
+    /// Run on this block: pending, latest, a number, a hash, or `snapshot:0x12`. `N:K` is the state in the middle of block N, after its
+    /// first K transactions. The default is the file's own, or pending.
     #[arg(long, value_name = "BLOCK", value_parser = parse_block)]
     pub block: Option<Value>,
     /// Print the node's answer as JSON.
@@ -201,6 +202,23 @@ fn parse_block(text: &str) -> Result<Value, String> {
     if let Some(id) = text.strip_prefix("snapshot:") {
         return Ok(json!({"snapshotId": id}));
     }
+    if let Some((block, count)) = text.split_once(':') {
+        let count = count.parse::<u64>().map_err(|error| {
+            format!(
+                "{count}: {error}: expected the number of the block's transactions that run first, as in 19000000:7"
+            )
+        })?;
+        return match parse_block(block)? {
+            Value::Object(mut named) => {
+                named.insert("transactionIndex".to_owned(), json!(count));
+                Ok(Value::Object(named))
+            }
+            number if block.starts_with(|first: char| first.is_ascii_digit()) => {
+                Ok(json!({"blockNumber": number, "transactionIndex": count}))
+            }
+            _ => Err(format!("{block}: expected the number or the hash of a block before the colon")),
+        };
+    }
     if let Ok(number) = text.parse::<u64>() {
         return Ok(json!(format!("{number:#x}")));
     }
@@ -209,6 +227,9 @@ fn parse_block(text: &str) -> Result<Value, String> {
         "pending" | "latest" | "safe" | "finalized" | "earliest" => Ok(json!(text)),
         _ if is_hash => Ok(json!({"blockHash": text})),
         _ if text.starts_with("0x") => Ok(json!(text)),
-        _ => Err("expected pending, latest, safe, finalized, earliest, a number, a hash, or snapshot:0x12".to_owned()),
+        _ => {
+            let text = "expected pending, latest, safe, finalized, earliest, a number, a hash, N:K, or snapshot:0x12";
+            Err(text.to_owned())
+        }
     }
 }

@@ -3,6 +3,7 @@
 mod access_list;
 mod beginnings;
 mod block_executor;
+mod block_run;
 mod bundle;
 mod call;
 mod console;
@@ -29,6 +30,10 @@ mod transfers;
 pub use access_list::Accessed;
 pub use beginnings::Beginnings;
 pub use block_executor::{BlockProgress, BlockResult, ChainExecutor};
+pub use block_run::{
+    Applied, BlockEnd, BlockPart, BlockRun, InvalidTransaction, check_executable, execute_block, extend, look_ahead,
+    next_header, open_block, open_block_with, seal, withdrawals_root,
+};
 pub use bundle::{BundleResult, BundleTx};
 pub use call::lift_checks;
 pub use console::ConsoleOutput;

@@ -7,7 +7,7 @@ use alloy_evm::block::BlockExecutionError;
 use revm::{DatabaseCommit, context::result::ResultAndState};
 
 use super::{
-    block_executor::ChainExecutor,
+    block_executor::{BlockProgress, ChainExecutor},
     error::SimulationError,
     evm::{Ethereum, FamilyEvm, OpStack, TxSetup},
     recorder,
@@ -19,8 +19,8 @@ use crate::{
     state::Overlay,
 };
 
-/// Runs the pre-block system calls and the first `count` transactions of `block`. `overlay` must be over the state of
-/// that block's parent.
+/// Runs the pre-block system calls and the first `count` transactions of `block`, and returns what they have used. `overlay` must be
+/// over the state of that block's parent.
 ///
 /// A run that has missed state goes on after a failure, to find what else it will miss.
 ///
@@ -28,11 +28,21 @@ use crate::{
 ///
 /// Returns [`SimulationError::Stopped`] if the run was stopped. If part of it fails, or uses other gas than its receipt says, returns
 /// [`SimulationError::WrongState`] over the state of an upstream, and [`SimulationError::Internal`] over any other.
-pub fn replay(spec: &ChainSpec, block: &Block, count: usize, overlay: &mut Overlay) -> Result<(), SimulationError> {
+pub fn replay(
+    spec: &ChainSpec,
+    block: &Block,
+    count: usize,
+    overlay: &mut Overlay,
+) -> Result<BlockProgress, SimulationError> {
     run(spec, block, count, overlay).map_err(|error| failure(block, error, overlay))
 }
 
-fn run(spec: &ChainSpec, block: &Block, count: usize, overlay: &mut Overlay) -> Result<(), BlockExecutionError> {
+fn run(
+    spec: &ChainSpec,
+    block: &Block,
+    count: usize,
+    overlay: &mut Overlay,
+) -> Result<BlockProgress, BlockExecutionError> {
     let mut executor = ChainExecutor::new(spec, overlay, block.context(), None, &[]);
     executor.refund(block.refunds());
     executor.begin()?;
@@ -48,7 +58,7 @@ fn run(spec: &ChainSpec, block: &Block, count: usize, overlay: &mut Overlay) -> 
             check_gas(&included, used, included.receipt.cumulative_gas_used()).map_err(BlockExecutionError::msg)?;
         }
     }
-    Ok(())
+    Ok(executor.progress())
 }
 
 /// Replays `block` up to the end of `traced`, a range of its transactions, and passes the trace of each of them to

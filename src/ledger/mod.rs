@@ -18,7 +18,7 @@ mod step;
 pub use block::{Block, Included, KnownBlock};
 pub use caught_up::CaughtUp;
 pub use cell::Snapshots;
-pub use chain::{BlockChanges, BlockLogs, Chain, LateBlock, LateBounds, RetainedBlocks, Retention, Tags, Unfit};
+pub use chain::{BlockChanges, BlockLogs, Chain, LateBlock, LateBounds, Past, RetainedBlocks, Retention, Tags, Unfit};
 pub use codec::{Frame, LeaderTime, MAX_STREAM_BYTES, StateImage, StreamMessage, frames, join};
 pub use divergence::{Divergence, Divergences};
 pub use open_block::OpenBlock;

@@ -1,5 +1,6 @@
 //! Selectors of the state that a request runs on, and the errors for those that select nothing.
 
+use alloy_eips::BlockHashOrNumber;
 use alloy_primitives::B256;
 
 use super::SnapshotId;
@@ -24,6 +25,23 @@ pub enum Selector {
     Hash(B256),
     /// A snapshot by its id, exactly as `pending` was when it was the newest.
     Snapshot(SnapshotId),
+    /// The state in the middle of a block: after its opening system calls and `count` of its transactions, before its withdrawals and
+    /// closing system calls. No chain retains it: it is computed for the request.
+    Within {
+        /// The block.
+        block: BlockHashOrNumber,
+        /// The number of transactions.
+        count: u64,
+    },
+}
+
+impl From<BlockHashOrNumber> for Selector {
+    fn from(block: BlockHashOrNumber) -> Self {
+        match block {
+            BlockHashOrNumber::Hash(hash) => Self::Hash(hash),
+            BlockHashOrNumber::Number(number) => Self::Number(number),
+        }
+    }
 }
 
 /// The reason why a selector selects nothing.
@@ -51,6 +69,15 @@ pub enum UnknownBlock {
     /// No retained block has this hash.
     #[error("header not found: no block with hash {hash}")]
     Hash { hash: B256 },
+    /// Nothing of the block is known here, or nothing but its header, and its transactions are asked for. The text is geth's.
+    #[error("block {}{block} not found", if block.as_number().is_some() { "#" } else { "" })]
+    Contents { block: BlockHashOrNumber },
+    /// No retained block has this transaction. The text is geth's.
+    #[error("transaction not found")]
+    Transaction { hash: B256 },
+    /// A state in the middle of a block was named where only blocks are.
+    #[error("transactionIndex: names the state within a block: expected a block")]
+    Within,
     /// No retained snapshot has this id.
     #[error("snapshot {id:#x} is not retained: those from {oldest:#x} to {newest:#x} are")]
     Snapshot { id: u64, oldest: u64, newest: u64 },

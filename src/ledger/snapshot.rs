@@ -269,10 +269,13 @@ pub enum Verified {
     /// Gas, receipts root and logs bloom of the block so far were compared, and equal. A block that was built here is
     /// verified in full.
     Full,
+    /// The block was not executed: its state is that of its access list (EIP-7928), whose hash is in the header. Gas, receipts
+    /// root and logs bloom are those of its receipts, as the upstream has told them.
+    List,
 }
 
 impl Verified {
-    /// Returns the word for it: `full`, `partial` or `none`.
+    /// Returns the word for it: `full`, `list`, `partial` or `none`.
     pub fn as_str(self) -> &'static str {
         self.into()
     }

@@ -23,19 +23,21 @@ pub enum LaneName {
     Short,
     /// Simulations of bundles, and other requests of many calls.
     Bundle,
+    /// Requests that run at older blocks than are retained, behind those of now.
+    Past,
     /// Watched bundles, which run behind all others.
     Watch,
 }
 
 impl LaneName {
     /// All lanes, in the order of their discriminants.
-    pub const ALL: [Self; 4] = [Self::Read, Self::Short, Self::Bundle, Self::Watch];
+    pub const ALL: [Self; 5] = [Self::Read, Self::Short, Self::Bundle, Self::Past, Self::Watch];
 
     /// Returns the flag that sets how many requests may wait in the lane.
     pub const fn flag(self) -> &'static str {
         match self {
             Self::Read | Self::Short => "--queue-short",
-            Self::Bundle => "--queue-bundle",
+            Self::Bundle | Self::Past => "--queue-bundle",
             Self::Watch => "--watch-share",
         }
     }
@@ -53,13 +55,23 @@ pub enum QueueName {
     LongShort,
     /// Bundles too long for either.
     LongBundle,
+    /// Requests of the past.
+    Past,
     /// Watched bundles.
     Watch,
 }
 
 impl QueueName {
-    pub const ALL: [Self; 7] =
-        [Self::Read, Self::Short, Self::Bundle, Self::LongRead, Self::LongShort, Self::LongBundle, Self::Watch];
+    pub const ALL: [Self; 8] = [
+        Self::Read,
+        Self::Short,
+        Self::Bundle,
+        Self::LongRead,
+        Self::LongShort,
+        Self::LongBundle,
+        Self::Past,
+        Self::Watch,
+    ];
 
     /// Returns the lane whose jobs are in the queue.
     pub const fn lane(self) -> LaneName {
@@ -67,13 +79,15 @@ impl QueueName {
             Self::Read | Self::LongRead => LaneName::Read,
             Self::Short | Self::LongShort => LaneName::Short,
             Self::Bundle | Self::LongBundle => LaneName::Bundle,
+            Self::Past => LaneName::Past,
             Self::Watch => LaneName::Watch,
         }
     }
 
-    /// The queue with which a worker begins a turn, by the turn's number: three of five turns begin with long jobs and one with
-    /// bundles, so that short calls keep none waiting forever.
-    pub const FIRST: [Self; 5] = [Self::LongBundle, Self::LongShort, Self::LongRead, Self::Bundle, Self::Read];
+    /// The queue with which a worker begins a turn, by the turn's number: three of six turns begin with long jobs, one with
+    /// bundles and one with the past, so that short calls keep none waiting forever.
+    pub const FIRST: [Self; 6] =
+        [Self::LongBundle, Self::LongShort, Self::LongRead, Self::Bundle, Self::Read, Self::Past];
 
     /// The queues of jobs that may run in the pause of a long run.
     pub const PASSING: [Self; 3] = [Self::Read, Self::Short, Self::Bundle];
@@ -87,6 +101,7 @@ impl QueueName {
             (LaneName::Read, true) => Self::LongRead,
             (LaneName::Short, true) => Self::LongShort,
             (LaneName::Bundle, true) => Self::LongBundle,
+            (LaneName::Past, _) => Self::Past,
             (LaneName::Watch, _) => Self::Watch,
         }
     }

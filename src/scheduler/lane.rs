@@ -31,7 +31,7 @@ pub struct ExecutorConfig {
     pub workers: usize,
     /// Most requests that may wait in the lane of short calls. The lane of reads has the same bound.
     pub queue_short: usize,
-    /// Most requests that may wait in the lane of bundles.
+    /// Most requests that may wait in the lane of bundles. The lane of the past has the same bound.
     pub queue_bundle: usize,
     /// Longest expected wait in a lane at ease, if more than a few requests wait there already.
     pub queue_wait: Duration,
@@ -161,7 +161,7 @@ impl Lane {
             config: *config,
             most: match name {
                 LaneName::Read | LaneName::Short => config.queue_short,
-                LaneName::Bundle => config.queue_bundle,
+                LaneName::Bundle | LaneName::Past => config.queue_bundle,
                 // The watched bundles are run a few at a time.
                 LaneName::Watch => usize::MAX,
             },
@@ -200,7 +200,7 @@ impl Lane {
     /// Returns whether the lane rejects requests for their expected wait. Reads are short, and few watched bundles run at
     /// a time.
     pub const fn may_be_overloaded(&self) -> bool {
-        matches!(self.name, LaneName::Short | LaneName::Bundle)
+        matches!(self.name, LaneName::Short | LaneName::Bundle | LaneName::Past)
     }
 
     /// Admits a request of a client with this demand.

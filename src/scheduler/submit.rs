@@ -269,7 +269,7 @@ impl Executor {
     /// Returns whether anyone waits for an answer: a request is in a lane other than that of watched bundles, or runs
     /// inline.
     pub fn is_asked(&self) -> bool {
-        self.under_way(&[LaneName::Read, LaneName::Short, LaneName::Bundle]) > 0
+        self.under_way(&[LaneName::Read, LaneName::Short, LaneName::Bundle, LaneName::Past]) > 0
     }
 
     /// Returns a worker that makes no progress although jobs wait. Known only of workers that have an

@@ -44,6 +44,8 @@ pub struct Searcher {
     pub stops: Instant,
     /// The parameters of the request, by which the source may predict what is missed. May be empty.
     pub params: ByteString,
+    /// The lane in which it runs.
+    pub lane: LaneName,
 }
 
 /// The reason why a search has no outcome.
@@ -77,6 +79,7 @@ struct SearchRun<W> {
     /// The time at which its variants stop.
     stops: Option<Instant>,
     params: ByteString,
+    lane: LaneName,
     work: W,
 }
 
@@ -92,7 +95,7 @@ where
     }
 
     fn target(&self) -> RunTarget {
-        RunTarget::On(LaneName::Bundle)
+        RunTarget::On(self.lane)
     }
 
     fn params(&self) -> &str {
@@ -252,7 +255,7 @@ impl Searcher {
     ) -> Result<T, SearchError> {
         let Host { executor, source, spec, codes, .. } = self.host.as_ref();
         let (spec, codes, snapshot, params) = (spec.clone(), codes.clone(), snapshot.clone(), self.params.clone());
-        let run = SearchRun { spec, codes, rules: self.rules, snapshot, stops, params, work };
+        let run = SearchRun { spec, codes, rules: self.rules, snapshot, stops, params, lane: self.lane, work };
         Ok(executor.submit(run, ticket, source.as_ref()).await??)
     }
 }

@@ -26,12 +26,12 @@ use alloy_primitives::{Address, B64, B256, Bytes, KECCAK256_EMPTY, U256, bytes};
 use alloy_rlp::Decodable;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::apply::{Executed, execute_block, withdrawals_root};
 use crate::{
     chain::{
         BlockBody, ChainSpec, ChainTx, Family, SealedBlock, access_list_items, most_access_list_items,
         receipts_root_and_bloom, transactions_root,
     },
+    engine::{BlockEnd, execute_block, withdrawals_root},
     ledger::Snapshot,
     state::LocalWorld,
 };
@@ -192,7 +192,7 @@ fn import_block(
     let withdrawals_root = withdrawals_root(spec, &header, &executed.world, body.withdrawals.as_ref());
     check.equal_option("withdrawalsRoot", header.withdrawals_root, withdrawals_root)?;
     check_against_execution(spec, &header, &executed)?;
-    let Executed { world, receipts, access_list, .. } = executed;
+    let BlockEnd { world, receipts, access_list, .. } = executed;
     let (ommers, withdrawals) = (body.ommers, body.withdrawals);
     let block = SealedBlock::new(header, BlockBody { transactions, receipts, ommers, withdrawals, access_list });
     let mut hashes = parent.hashes.clone();
@@ -301,7 +301,7 @@ fn check_against_parent(
     Ok(())
 }
 
-fn check_against_execution(spec: &ChainSpec, header: &Header, executed: &Executed) -> Result<(), ImportError> {
+fn check_against_execution(spec: &ChainSpec, header: &Header, executed: &BlockEnd) -> Result<(), ImportError> {
     let check = Check { number: header.number };
     check.equal("gasUsed", header.gas_used, executed.gas_used)?;
     let blob_gas = spec.is_cancun_active_at_timestamp(header.timestamp).then_some(executed.blob_gas_used);

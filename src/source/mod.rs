@@ -1,10 +1,10 @@
 //! The sources of state, and the one writer that turns them into snapshots.
 
-pub mod apply;
 pub mod chain_file;
 pub mod devnet;
 pub mod live;
 pub mod status;
+pub mod sub_block;
 pub mod testing;
 
 use std::{

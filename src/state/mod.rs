@@ -3,6 +3,7 @@
 
 mod account;
 mod code;
+mod listed;
 mod log_numbers;
 mod overlay;
 mod own_codes;
@@ -17,6 +18,7 @@ mod world;
 
 pub use account::{Account, AccountChange, Code, MergedChanges};
 pub use code::{CodeCache, CodeStats};
+pub use listed::listed_changes;
 pub use log_numbers::{LogMark, LogNumbers, LogOrigin, TransferLogs};
 pub use overlay::{Overlay, SavedOverlay};
 pub use reads::{AccountRead, AccountReads, BlockReads, ReadSet};

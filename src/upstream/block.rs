@@ -21,8 +21,8 @@ use super::{
     transaction::{self, ForeignTransactions},
 };
 use crate::chain::{
-    ChainReceipt, ChainTx, Family, GasRefunds, TransactionLogs, agrees_with_receipts, block_instant, millis_part,
-    receipts_root_and_bloom, transactions_root,
+    BlockBody, ChainReceipt, ChainTx, Family, GasRefunds, SealedBlock, TransactionLogs, agrees_with_receipts,
+    block_instant, millis_part, receipts_root_and_bloom, transactions_root,
 };
 
 /// The transactions of a block that are read, or whose senders are recovered, at once: less than a millisecond's work.
@@ -193,6 +193,19 @@ impl UpstreamBlock {
     /// Returns the block's number.
     pub fn number(&self) -> u64 {
         self.header.number
+    }
+
+    /// Returns the block as far as it is known: with its body, with its logs, or as a header alone.
+    pub fn into_sealed(self, receipts: AnnouncedReceipts) -> SealedBlock {
+        let Self { header, transactions, withdrawals, foreign, .. } = self;
+        match receipts {
+            // A block whose transactions are not all known has no body here.
+            AnnouncedReceipts::Whole(receipts) if foreign.is_none() => {
+                SealedBlock::named(header, BlockBody { transactions, receipts, withdrawals, ..BlockBody::default() })
+            }
+            AnnouncedReceipts::Logs(logs) => SealedBlock::bare(header).with_logs(logs),
+            _ => SealedBlock::bare(header),
+        }
     }
 
     /// Returns the hash that the upstream gives for the block.

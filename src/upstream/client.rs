@@ -9,9 +9,10 @@ use std::{
     time::Duration,
 };
 
-use alloy_eips::{BlockId, RpcBlockHash};
+use alloy_consensus::Header;
+use alloy_eips::{BlockId, BlockNumberOrTag, RpcBlockHash};
 use alloy_json_rpc::{Id, Request, RequestPacket, ResponsePacket, ResponsePayload};
-use alloy_primitives::{Address as AccountAddress, B256, Bytes, U64};
+use alloy_primitives::{Address as AccountAddress, B256, Bytes, Sealed, U64};
 use alloy_rpc_client::{BuiltInConnectionString, RpcClient};
 use alloy_rpc_types_eth::{Filter, Log};
 use alloy_transport::{BoxTransport, RpcError, TransportError, TransportErrorKind};
@@ -30,6 +31,7 @@ use super::{
     answer_budget::AnswerPermit,
     ask::{Ask, UpstreamError, failure, nullable, packet, read, text_of},
     http::{Http, REJECTED_BATCH},
+    name::named_header,
     pace::RequestPace,
     refusal::Refusal,
     socket::{Address, Socket, SocketLimits},
@@ -363,6 +365,14 @@ impl Upstream {
     pub async fn blocks(&self, numbers: Range<u64>, deadline: Instant) -> Vec<Box<RawValue>> {
         let answers = self.all(numbers.map(|number| whole_block(number.into())).collect(), deadline).await;
         answers.into_iter().filter_map(|answer| answer.ok().flatten()).collect()
+    }
+
+    /// Returns the headers of the blocks with these numbers and their hashes, as the upstream tells them, as far as it has them.
+    pub async fn headers(&self, numbers: Range<u64>, deadline: Instant) -> Vec<Sealed<Header>> {
+        let read = |answer: &RawValue| named_header(answer).map_err(|error| error.to_string());
+        let ask = |number: u64| Ask::new("eth_getBlockByNumber", &(BlockNumberOrTag::Number(number), false), read);
+        let answers = self.all(numbers.map(ask).collect(), deadline).await;
+        answers.into_iter().filter_map(Result::ok).collect()
     }
 
     /// Returns the receipts of a block, as JSON, or `None` if there is no such block.

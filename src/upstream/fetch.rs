@@ -22,7 +22,7 @@ use super::{
     Hints,
     ask::{Ask, UpstreamError},
     client::{Upstream, is_patient, patiently},
-    heads::BlockName,
+    name::BlockName,
     prestate::RefusedTraces,
     proven::{ProofStore, ProvenState},
     wave::{Naming, Wave},

@@ -4,7 +4,6 @@ use std::{sync::Arc, time::Duration};
 
 use alloy_primitives::{B256, U64};
 use futures::FutureExt;
-use serde::Deserialize;
 use tokio::{
     runtime::Handle,
     sync::watch,
@@ -15,6 +14,7 @@ use tokio::{
 use super::{
     ask::{Ask, UpstreamError},
     client::Upstream,
+    name::BlockName,
 };
 use crate::ledger::Tags;
 
@@ -33,15 +33,6 @@ pub struct Heads {
     /// The announced block that the upstream did not have, and the time since when.
     unknown: Option<(B256, Instant)>,
     task: JoinSet<()>,
-}
-
-/// The needed fields of a header. The others come with the block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-pub struct BlockName {
-    /// The block's hash.
-    pub hash: B256,
-    /// The block's number.
-    pub number: U64,
 }
 
 /// The task that follows an upstream's newest block has ended, which only a fault in it can cause.

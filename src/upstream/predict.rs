@@ -5,13 +5,17 @@ use std::{
     time::Duration,
 };
 
-use alloy_eips::{BlockId, RpcBlockHash, eip2930::AccessList};
+use alloy_eips::{
+    BlockId, RpcBlockHash,
+    eip2930::AccessList,
+    eip7928::{BlockAccessList, compute_block_access_list_hash},
+};
 use alloy_primitives::B256;
 use serde::Deserialize;
 use tokio::time::Instant;
 
 use super::{Fetcher, Hints, Prestate, Upstream, ask::Ask, prestate};
-use crate::state::{AccountChange, Miss, RemoteView};
+use crate::state::{AccountChange, CodeCache, Miss, RemoteView};
 
 /// The most values in access lists that are fetched.
 const MAX_LISTED: usize = 4096;
@@ -60,6 +64,37 @@ impl Fetcher {
             "a block does not execute on the state that the upstream has traced: it is executed without the trace"
         );
         self.refused_traces.refuse_blocks();
+    }
+
+    /// Returns whether the upstream is asked for the access lists of blocks (EIP-7928): it is not known to have none, or wrong ones.
+    pub fn has_lists(&self) -> bool {
+        !self.refused_traces.lists.load(Relaxed)
+    }
+
+    /// Stops asking the upstream for access lists of blocks, because a block that was executed has another one.
+    pub fn distrust_lists(&self) {
+        self.refused_traces.lists.store(true, Relaxed);
+    }
+
+    /// Returns the access list of a block, which has the hash that its header announces. Returns `None` if the upstream does not have it.
+    pub async fn block_list(&self, block: B256, announced: B256, deadline: Instant) -> Option<BlockAccessList> {
+        let upstream = self.upstream().filter(|_| self.has_lists())?;
+        let ask = Ask::<Option<BlockAccessList>>::typed("eth_getBlockAccessList", &(block,));
+        match upstream.one(ask, deadline).await {
+            Ok(list) => list.filter(|list| compute_block_access_list_hash(list) == announced),
+            Err(error) => {
+                if error.is_unknown_method() {
+                    self.distrust_lists();
+                }
+                tracing::debug!(%error, "the upstream does not give the access list of a block");
+                None
+            }
+        }
+    }
+
+    /// Returns the code cache of the state.
+    pub const fn codes(&self) -> &Arc<CodeCache> {
+        &self.codes
     }
 
     /// Returns whether the upstream predicts the state that calls read.

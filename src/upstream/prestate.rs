@@ -36,6 +36,8 @@ pub(super) struct RefusedTraces {
     blocks: Mutex<Option<Instant>>,
     /// Whether it has no `debug_traceCall`.
     pub calls: AtomicBool,
+    /// Whether it has no access lists of blocks, or a wrong one.
+    pub lists: AtomicBool,
 }
 
 impl RefusedTraces {
@@ -43,6 +45,7 @@ impl RefusedTraces {
     pub fn forget(&self) {
         *self.blocks.lock() = None;
         self.calls.store(false, Relaxed);
+        self.lists.store(false, Relaxed);
     }
 
     /// Notes that it does not trace blocks, or not rightly.

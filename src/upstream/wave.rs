@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use super::{
     ask::{Ask, UpstreamError},
     client::Upstream,
-    heads::BlockName,
+    name::BlockName,
     proof::Proof,
     proven::ProvenAccount,
 };

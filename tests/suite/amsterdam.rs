@@ -24,12 +24,15 @@ use serde_json::{Value, json};
 
 use crate::{
     live::stage::launch,
+    remote_state::{Proxy, ProxyReply},
     support::{Socket, TestNode, hex, number},
 };
 
 const ALICE: Address = address!("0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266");
 /// An account that nobody has.
 const STRANGER: Address = Address::repeat_byte(0x5a);
+/// A contract that counts in its slot 0.
+const COUNTER: Address = Address::repeat_byte(0xc0);
 /// Returns the slot: SLOTNUM PUSH0 MSTORE PUSH1 32 PUSH0 RETURN.
 const SLOTNUM: &str = "0x4b5f5260205ff3";
 /// The account that logs transfers (EIP-7708).
@@ -205,39 +208,90 @@ async fn blocks_that_were_made_in_parts_are_valid_as_a_whole() {
     assert!(transactions >= 4, "{transactions}");
 }
 
-/// A followed chain's headers are read, its blocks are executed here, and the hashes of their access lists compared.
+/// Changes the answer with a block's access list.
+fn change_list(answer: &mut Value, change: impl FnOnce(&mut Value)) {
+    let is_list = |accounts: &Vec<Value>| accounts.iter().any(|account| account.get("balanceChanges").is_some());
+    if answer["result"].as_array().is_some_and(is_list) {
+        change(answer);
+    }
+}
+
+/// Answers as a node without access lists.
+fn refuse_list(answer: &mut Value) {
+    change_list(answer, |answer| {
+        *answer = json!({"jsonrpc": "2.0", "id": answer["id"], "error": {"code": -32601, "message": "no such method"}});
+    });
+}
+
+/// Makes somebody rich.
+fn forge_list(answer: &mut Value) {
+    change_list(answer, |answer| {
+        let all = answer["result"].as_array_mut().unwrap();
+        let changes = all.iter_mut().flat_map(|account| account["balanceChanges"].as_array_mut().unwrap());
+        changes.for_each(|change| change["value"] = json!("0xffffffffffffffff"));
+    });
+}
+
+/// Blocks of a followed chain are applied from their access lists, or executed where the upstream has none, and one in 32 all the same.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_chain_of_the_fork_is_followed() {
     let upstream = TestNode::start(&["--testing", "--dialect", "project", "--no-mining", "--fork", "amsterdam=0"]);
-    let mine = async || {
-        let transfer = json!({"from": ALICE, "to": STRANGER, "value": "0x1", "gas": "0x40000"});
-        upstream.result("/", "eth_sendTransaction", json!([transfer])).await;
-        upstream.result("/", "evm_mine", json!([])).await;
+    // Counts in its slot 0.
+    upstream.result("/", "anvil_setCode", json!([COUNTER, "0x5f54600101805f5500"])).await;
+    let mine = async |count: u64| {
+        for to in [STRANGER, COUNTER] {
+            let transfer = json!({"from": ALICE, "to": to, "value": "0x1", "gas": "0x40000"});
+            upstream.result("/", "eth_sendTransaction", json!([transfer])).await;
+        }
+        upstream.result("/", "anvil_mine", json!([hex(count)])).await;
     };
-    mine().await;
+    mine(1).await;
     let config = json!({
         "chainId": 31337, "homesteadBlock": 0, "eip150Block": 0, "eip155Block": 0, "eip158Block": 0, "byzantiumBlock": 0,
         "constantinopleBlock": 0, "petersburgBlock": 0, "istanbulBlock": 0, "berlinBlock": 0, "londonBlock": 0,
         "terminalTotalDifficulty": 0, "terminalTotalDifficultyPassed": true, "shanghaiTime": 0, "cancunTime": 0,
         "pragueTime": 0, "osakaTime": 0, "amsterdamTime": 0,
     });
-    let node = launch(&upstream.url("/standard"), Some(&config), &[]).await.unwrap();
+    let behind =
+        |change: fn(&mut Value)| Proxy::start(&upstream, Duration::ZERO, move |_, _| ProxyReply::Change(change));
+    let (refusing, lying) = (behind(refuse_list).await, behind(forge_list).await);
+    let node = async |url: &str| launch(url, Some(&config), &[]).await.unwrap();
+    let listing = node(&upstream.url("/standard")).await;
+    let (executing, deceived) = (node(&refusing.url).await, node(&lying.url).await);
+    let blocks =
+        |node: &TestNode, outcome: &str| node.metric(&format!("presim_upstream_blocks_total{{outcome=\"{outcome}\"}}"));
     for number in 2..5 {
-        mine().await;
-        node.sealed(number).await;
-        for (method, params) in
-            [("eth_getBlockByNumber", json!([hex(number), true])), ("eth_getBlockReceipts", json!([hex(number)]))]
-        {
-            let [one, other] = [&upstream, &node].map(|node| node.result("/standard", method, params.clone()));
-            assert_eq!(one.await, other.await, "{method} {number}");
+        mine(1).await;
+        for node in [&listing, &executing, &deceived] {
+            node.sealed(number).await;
+            for (method, params) in [
+                ("eth_getBlockByNumber", json!([hex(number), true])),
+                ("eth_getBlockReceipts", json!([hex(number)])),
+                ("eth_getBalance", json!([STRANGER, "latest"])),
+                ("eth_getBalance", json!([ALICE, "latest"])),
+                ("eth_getTransactionCount", json!([ALICE, "latest"])),
+                ("eth_getStorageAt", json!([COUNTER, "0x0", "latest"])),
+            ] {
+                let [one, other] = [&upstream, node].map(|node| node.result("/standard", method, params.clone()));
+                assert_eq!(one.await, other.await, "{method} {number}");
+            }
         }
     }
-    assert_eq!(node.result("/", "presim_snapshot", json!([])).await["feed"], "live");
-    assert_eq!(slot(&node, 4).await, Some(4));
-    assert!(node.metric("presim_upstream_blocks_total{outcome=\"executed\"}") >= 3.0);
+    for (node, verified) in [(&listing, "list"), (&executing, "full"), (&deceived, "full")] {
+        let snapshot = node.result("/", "presim_snapshot", json!([])).await;
+        assert_eq!((&snapshot["feed"], &snapshot["verified"]), (&json!("live"), &json!(verified)));
+        assert_eq!(slot(node, 4).await, Some(4));
+    }
+    assert_eq!((blocks(&listing, "listed"), blocks(&listing, "executed")), (3.0, 0.0));
+    for node in [&executing, &deceived] {
+        assert_eq!((blocks(node, "listed"), blocks(node, "executed")), (0.0, 3.0));
+    }
+    mine(29).await;
+    listing.sealed(33).await;
+    assert_eq!((blocks(&listing, "listed"), blocks(&listing, "executed")), (31.0, 1.0));
     for problem in FeedProblem::ALL {
         let name = format!("presim_feed_fallbacks_total{{reason=\"{}\"}}", problem.as_str());
-        assert_eq!(node.metric(&name), 0.0, "{problem:?}");
+        assert_eq!(listing.metric(&name) + executing.metric(&name), 0.0, "{problem:?}");
     }
 }
 

@@ -12,11 +12,9 @@ use alloy_signer::SignerSync;
 use op_alloy::consensus::TxDeposit;
 use presim::{
     chain::{Attributes, BASE_TIME, BlockHashes, ChainSpec, ChainTx, genesis_block},
+    engine::{open_block, seal},
     ledger::Snapshot,
-    source::{
-        apply::{extend, open_block, seal},
-        devnet::world::dev_signers,
-    },
+    source::{devnet::world::dev_signers, sub_block::extend},
     state::{CodeCache, LocalWorld},
 };
 use serde_json::{Value, json};

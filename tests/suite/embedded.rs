@@ -16,7 +16,7 @@ use presim::{
     },
     ledger::{FeedState, Retention, Selector, Snapshot, SnapshotId, Snapshots},
     pool::{self, Pool},
-    scheduler::{Executor, ExecutorConfig, Flow, Host, LocalState},
+    scheduler::{Executor, ExecutorConfig, Flow, Host, LaneName, LocalState},
     search::{Searcher, search_whole},
     source::devnet::{
         Devnet,
@@ -123,6 +123,7 @@ impl Program {
             ticket: self.host.executor.ticket(&Flow::new()),
             stops: Instant::now() + BOUND,
             params: ByteString::new(),
+            lane: LaneName::Bundle,
         }
     }
 }

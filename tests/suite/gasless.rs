@@ -3,10 +3,8 @@
 use alloy_consensus::{TxEip1559, TxLegacy, TxReceipt};
 use alloy_eips::Encodable2718;
 use alloy_primitives::{Address, B256, Bytes, TxKind, U256, keccak256};
-use presim::{
-    chain::{BASE_FEE_VAULT, ChainTx, L1_FEE_VAULT, OPERATOR_FEE_VAULT},
-    source::apply::Executed,
-};
+use presim::chain::{BASE_FEE_VAULT, ChainTx, L1_FEE_VAULT, OPERATOR_FEE_VAULT};
+use presim::engine::BlockEnd;
 use serde_json::{Value, json};
 
 use crate::{
@@ -62,12 +60,12 @@ fn call(chain: &OpChain, to: TxKind, input: &[u8], gas_limit: u64, price: u128) 
 }
 
 /// Executes a block of the L1 attributes and these transactions.
-fn execute(chain: &OpChain, transactions: impl IntoIterator<Item = ChainTx>) -> Result<Executed, String> {
+fn execute(chain: &OpChain, transactions: impl IntoIterator<Item = ChainTx>) -> Result<BlockEnd, String> {
     chain.execute(SEQUENCER_FEE_VAULT, [ATTRIBUTED.deposit()].into_iter().chain(transactions).collect())
 }
 
 /// Returns the gas that the transaction at `index` has used.
-fn used(executed: &Executed, index: usize) -> u64 {
+fn used(executed: &BlockEnd, index: usize) -> u64 {
     let cumulative = |at: usize| executed.receipts[at].cumulative_gas_used();
     cumulative(index) - cumulative(index - 1)
 }

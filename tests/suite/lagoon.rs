@@ -19,11 +19,9 @@ use presim::{
         Attributes, BASE_FEE_VAULT, BlockHashes, ChainSpec, ChainTx, GasRefunds, L1_FEE_VAULT, OPERATOR_FEE_VAULT,
         genesis_block,
     },
+    engine::{BlockEnd, execute_block, open_block, seal},
     ledger::Snapshot,
-    source::{
-        apply::{Executed, execute_block, extend, open_block, seal},
-        devnet::world::dev_signers,
-    },
+    source::{devnet::world::dev_signers, sub_block::extend},
     state::{CodeCache, LocalWorld},
 };
 use serde_json::{Value, json};
@@ -98,7 +96,7 @@ impl OpChain {
     }
 
     /// Executes a block whose fees go to `fee_recipient`.
-    pub fn execute(&self, fee_recipient: Address, transactions: Vec<ChainTx>) -> Result<Executed, String> {
+    pub fn execute(&self, fee_recipient: Address, transactions: Vec<ChainTx>) -> Result<BlockEnd, String> {
         let parent = &self.head.head;
         let header = self.spec.next_header(&parent.header, parent.number() + 1, self.attributes(fee_recipient));
         let transactions: Vec<Recovered<ChainTx>> =
@@ -181,7 +179,7 @@ pub fn wei(value: u64) -> U256 {
     U256::from(value)
 }
 
-pub fn balance(executed: &Executed, address: Address) -> U256 {
+pub fn balance(executed: &BlockEnd, address: Address) -> U256 {
     executed.world.account(&address).map_or(U256::ZERO, |account| account.balance)
 }
 

@@ -10,10 +10,11 @@ use alloy_rlp::Encodable;
 use alloy_signer::SignerSync;
 use presim::{
     chain::{Attributes, BlockHashes, ChainSpec, genesis_block},
+    engine::{open_block, seal},
     ledger::Snapshot,
     source::{
-        apply::{extend, open_block, seal},
         devnet::world::{dev_genesis, dev_signers},
+        sub_block::extend,
     },
     state::{CodeCache, LocalWorld},
 };

@@ -23,13 +23,10 @@ use presim::{
     },
     engine::{
         BaseFeeRule, BlockOverrides, Call, CallFees, CallOutcome, CallRequest, Engine, Outputs, SimBlock, SimCall,
-        Simulation, SimulationRules,
+        Simulation, SimulationRules, execute_block, open_block, open_block_with, seal,
     },
     ledger::Snapshot,
-    source::{
-        apply::{execute_block, extend, open_block, open_block_with, seal},
-        devnet::world::dev_signers,
-    },
+    source::{devnet::world::dev_signers, sub_block::extend},
     state::{CodeCache, LocalWorld, Overlay, ReadSet, Touched},
 };
 use serde_json::{Value, json};

@@ -310,7 +310,7 @@ async fn the_status_counts_what_was_asked() {
     assert!(p50 > 0 && p50 <= p99, "{status}");
     assert!(status["requests"]["total"].as_u64() >= Some(41), "{status}");
     let lanes: Vec<_> = status["lanes"].as_object().unwrap().keys().collect();
-    assert_eq!(lanes, ["bundle", "read", "short", "watch"]);
+    assert_eq!(lanes, ["bundle", "past", "read", "short", "watch"]);
     assert_eq!(node.error("/", "presim_status", json!([1])).await["code"], -32602);
 }
 

@@ -39,7 +39,7 @@ use self::world::BodiesChain;
 use crate::support::{TestNode, say, shared};
 
 /// The ways in which the proxy between presim and its upstream handles a request.
-enum ProxyReply {
+pub enum ProxyReply {
     /// Forwards the request and the answer.
     Pass,
     /// Answers with this status and body.
@@ -53,8 +53,8 @@ enum ProxyReply {
 type Script = Box<dyn FnMut(usize, &Value) -> ProxyReply + Send>;
 
 /// A scripted proxy before a node, which counts and delays requests.
-struct Proxy {
-    url: String,
+pub struct Proxy {
+    pub url: String,
     /// The number of groups of concurrent requests.
     waves: AtomicUsize,
     under_way: AtomicUsize,
@@ -65,7 +65,7 @@ struct Proxy {
 }
 
 impl Proxy {
-    async fn start(
+    pub async fn start(
         node: &TestNode,
         delay: Duration,
         script: impl FnMut(usize, &Value) -> ProxyReply + Send + 'static,

@@ -163,6 +163,7 @@ impl Chain {
         let (view, same, changes) = match changes {
             BlockChanges::Unknown => (remote.cut(number, hash), None, None),
             BlockChanges::Touched(touched) => (remote.touch(number, hash, &touched), None, None),
+            BlockChanges::Listed(changes) => (remote.advance_by_list(number, hash, &changes), None, Some(changes)),
             BlockChanges::These(changes) => (remote.advance(number, hash, &changes), None, Some(changes)),
             BlockChanges::AsPreconfirmed => {
                 let same = self.preconfirmed(number).ok_or_else(unfit)?;

@@ -22,6 +22,9 @@ pub enum BlockChanges {
     /// The block was not executed, and may have changed only these accounts and slots, or with `storage_cleared` all slots of an
     /// account. Each account is listed once. The values are of no meaning.
     Touched(Arc<Vec<AccountChange>>),
+    /// The changes in the block's access list (EIP-7928), which was not executed. Accounts without `info` have values that are not
+    /// known. Each account is listed once.
+    Listed(Arc<Vec<AccountChange>>),
     /// The changes of the same block as it was pre-confirmed.
     AsPreconfirmed,
     /// Each account once.

@@ -20,7 +20,7 @@ pub use self::{
     history::RetainedBlocks,
     late::{BlockLogs, LateBounds},
 };
-use super::{CaughtUp, FeedState, Snapshot, SnapshotId};
+use super::{CaughtUp, FeedState, KnownBlock, Snapshot, SnapshotId};
 use crate::chain::{BlockKeeper, SealedBlock};
 
 /// The published state of the chain at one moment: the newest snapshot, those before it, and the sealed blocks.
@@ -68,8 +68,8 @@ pub struct Chain {
     archive: Option<Arc<dyn BlockKeeper>>,
     /// The canonical blocks whose content the upstream has not told yet, by number.
     late: imbl::OrdMap<u64, LateBlock>,
-    /// The state after an older block, which a request has named.
-    past: Option<Arc<Snapshot>>,
+    /// The older blocks that a request needs.
+    past: Past,
     /// The newest blocks that are no longer canonical, in the order in which they were abandoned.
     abandoned: imbl::Vector<Arc<SealedBlock>>,
 }
@@ -101,6 +101,27 @@ pub struct LateBlock {
     pub hash: B256,
     /// The time at which its header was published.
     pub since: Instant,
+}
+
+/// Older blocks than are retained, which a request has named.
+#[derive(Clone, Debug, Default)]
+pub struct Past {
+    /// The states after blocks, of which only the header may be known.
+    pub states: Vec<Arc<Snapshot>>,
+    /// The blocks with their transactions and receipts.
+    pub blocks: Vec<Arc<SealedBlock>>,
+}
+
+impl Past {
+    /// Returns the state after the block for which `is_it` holds.
+    fn state(&self, is_it: impl Fn(&SealedBlock) -> bool) -> Option<&Arc<Snapshot>> {
+        self.states.iter().find(|state| is_it(&state.head))
+    }
+
+    /// Returns the block for which `is_it` holds.
+    fn block(&self, is_it: impl Fn(&SealedBlock) -> bool) -> Option<KnownBlock> {
+        self.blocks.iter().find(|block| is_it(block)).cloned().map(KnownBlock::Sealed)
+    }
 }
 
 /// The extent of the retained past.
@@ -159,7 +180,7 @@ impl Chain {
             old_headers: OldHeaders::default(),
             archive: None,
             late: imbl::OrdMap::new(),
-            past: None,
+            past: Past::default(),
             abandoned: imbl::Vector::new(),
         };
         chain.add_block(&first);
@@ -172,10 +193,18 @@ impl Chain {
         Self { origin: Origin::Fork(self.oldest_state()), ..self }
     }
 
-    /// Returns a copy for a request that names an older block, which has the state after it.
+    /// Returns a copy for a request that names older blocks, which also has these.
     #[must_use]
-    pub fn with_past(&self, snapshot: Arc<Snapshot>) -> Self {
-        Self { past: Some(snapshot), ..self.clone() }
+    pub fn with_past(&self, found: &Past) -> Self {
+        let mut copy = self.clone();
+        copy.past.states.extend(found.states.iter().cloned());
+        copy.past.blocks.extend(found.blocks.iter().cloned());
+        copy
+    }
+
+    /// Returns how many older blocks than it retains the chain has, for a request that names them.
+    pub fn older(&self) -> usize {
+        self.past.states.len() + self.past.blocks.len()
     }
 
     /// Adds blocks before the first, whose states are unknown, each with the hashes of its transactions.

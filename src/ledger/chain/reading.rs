@@ -39,11 +39,13 @@ impl Chain {
             },
             Selector::Hash(hash) => match self.numbers.get(&hash) {
                 Some(number) => self.sealed(*number),
-                None => match (self.given_out(hash), self.provisional.number(&hash), &self.past) {
-                    (Some(snapshot), ..) => Ok(snapshot.clone()),
-                    (None, Some(number), _) => self.select(Selector::Number(number)),
-                    (None, None, Some(past)) if past.head_hash() == hash => Ok(past.clone()),
-                    (None, None, _) => self.sealed(self.pruned_number(hash).ok_or(UnknownBlock::Hash { hash })?),
+                None => match (self.given_out(hash), self.provisional.number(&hash)) {
+                    (Some(snapshot), _) => Ok(snapshot.clone()),
+                    (None, Some(number)) => self.select(Selector::Number(number)),
+                    (None, None) => match self.past.state(|block| block.hash() == hash) {
+                        Some(state) => Ok(state.clone()),
+                        None => self.sealed(self.pruned_number(hash).ok_or(UnknownBlock::Hash { hash })?),
+                    },
                 },
             },
             Selector::Snapshot(SnapshotId(id)) => self.recent.get(&id).cloned().ok_or_else(|| UnknownBlock::Snapshot {
@@ -51,6 +53,7 @@ impl Chain {
                 oldest: self.recent.get_min().map_or(id, |(oldest, _)| *oldest),
                 newest: self.newest.id.0,
             }),
+            Selector::Within { .. } => Err(UnknownBlock::Within),
         }
     }
 
@@ -151,7 +154,10 @@ impl Chain {
     ///
     /// Returns an [`UnknownBlock`] if the snapshot is not retained.
     pub fn find(&self, selector: Selector) -> Result<Option<KnownBlock>, UnknownBlock> {
-        let sealed = |number: u64| self.sealed_block(number).map(KnownBlock::Sealed);
+        let sealed = |number: u64| {
+            let past = self.past.block(|block| block.number() == number);
+            past.or_else(|| self.sealed_block(number).map(KnownBlock::Sealed))
+        };
         let head = || KnownBlock::Sealed(self.head().clone());
         Ok(match selector {
             Selector::Pending => Some(self.pending().map_or_else(head, |open| KnownBlock::Newest(open.clone()))),
@@ -166,9 +172,13 @@ impl Chain {
                 None => match (self.given_out(hash), self.provisional.number(&hash)) {
                     (Some(open), _) => Some(KnownBlock::Newest(open.clone())),
                     (None, Some(number)) => self.find(Selector::Number(number))?,
-                    (None, None) => self.pruned_number(hash).and_then(sealed),
+                    (None, None) => {
+                        let past = self.past.block(|block| block.hash() == hash);
+                        past.or_else(|| self.pruned_number(hash).and_then(sealed))
+                    }
                 },
             },
+            Selector::Within { .. } => return Err(UnknownBlock::Within),
             Selector::Snapshot(_) => Some(KnownBlock::Newest(self.select(selector)?)),
         })
     }
@@ -192,6 +202,13 @@ impl Chain {
     pub fn transaction(&self, hash: &B256) -> Option<(Block, usize)> {
         if let Some((number, index)) = self.transactions.get(hash) {
             return Some((Block::sealed(self.blocks.get(number)?)?, *index));
+        }
+        for block in &self.past.blocks {
+            let transactions = block.find_body();
+            let index = transactions.and_then(|body| body.transactions.iter().position(|tx| tx.tx_hash() == hash));
+            if let Some(index) = index {
+                return Some((Block::sealed(block)?, index));
+            }
         }
         let snapshot = self.pending()?;
         let index = snapshot.open.as_ref()?.positions.get(hash)?;
@@ -223,7 +240,7 @@ impl Chain {
     }
 
     fn sealed(&self, number: u64) -> Result<Arc<Snapshot>, UnknownBlock> {
-        let past = || self.past.clone().filter(|past| past.head.number() == number);
+        let past = || self.past.state(|block| block.number() == number).cloned();
         self.sealed.get(&number).cloned().or_else(past).ok_or_else(|| {
             let newest = self.head().number();
             match self.sealed.get_min() {

@@ -147,6 +147,7 @@ impl Canonical {
         let changes = match kind {
             Self::UNKNOWN => BlockChanges::Unknown,
             Self::TOUCHED => BlockChanges::Touched(Arc::new(codes.read(changes, &on.latest().world)?)),
+            Self::LISTED => BlockChanges::Listed(Arc::new(codes.read(changes, &on.latest().world)?)),
             Self::AS_PRECONFIRMED => BlockChanges::AsPreconfirmed,
             Self::THESE => BlockChanges::These(Arc::new(codes.read(changes, &on.latest().world)?)),
             kind => return Err(corrupted(format!("the changes of a block are of the unknown kind {kind}")).into()),

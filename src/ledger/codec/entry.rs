@@ -109,8 +109,8 @@ pub struct Preconfirmed {
 pub struct Canonical {
     /// The block.
     pub block: Block,
-    /// [`UNKNOWN`](Self::UNKNOWN), [`AS_PRECONFIRMED`](Self::AS_PRECONFIRMED), [`THESE`](Self::THESE) or
-    /// [`TOUCHED`](Self::TOUCHED).
+    /// [`UNKNOWN`](Self::UNKNOWN), [`AS_PRECONFIRMED`](Self::AS_PRECONFIRMED), [`THESE`](Self::THESE),
+    /// [`TOUCHED`](Self::TOUCHED) or [`LISTED`](Self::LISTED).
     pub kind: u8,
     /// The changes of the state, each account once.
     pub changes: Vec<StoredChange>,
@@ -170,6 +170,7 @@ impl Entry {
                 let (kind, changes) = match changes {
                     BlockChanges::Unknown => (Canonical::UNKNOWN, Vec::new()),
                     BlockChanges::Touched(changes) => (Canonical::TOUCHED, codes.all_of(changes)),
+                    BlockChanges::Listed(changes) => (Canonical::LISTED, codes.all_of(changes)),
                     BlockChanges::AsPreconfirmed => (Canonical::AS_PRECONFIRMED, Vec::new()),
                     BlockChanges::These(changes) => (Canonical::THESE, codes.all_of(changes)),
                 };
@@ -304,6 +305,8 @@ impl Canonical {
     pub const THESE: u8 = 2;
     /// The block was not executed. The changes are listed without their values.
     pub const TOUCHED: u8 = 3;
+    /// The block was not executed. The changes are those of its access list.
+    pub const LISTED: u8 = 4;
 }
 
 impl Head {

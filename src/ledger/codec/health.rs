@@ -63,7 +63,7 @@ impl FeedFields {
 
 /// Reads the extent to which a snapshot was compared with its producer's word.
 pub fn read_verified(verified: u8) -> Result<Verified, redb::Error> {
-    let known = [Verified::None, Verified::Partial, Verified::Full];
+    let known = [Verified::None, Verified::Partial, Verified::Full, Verified::List];
     let verified = known.into_iter().find(|known| *known as u8 == verified);
     verified.ok_or_else(|| corrupted("its extent of verification is unknown"))
 }

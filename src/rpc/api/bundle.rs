@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use alloy_eips::BlockHashOrNumber;
 use alloy_primitives::{Address, I256, U256};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -11,9 +12,10 @@ use crate::{
     engine::{
         BlockOverrides, BundleResult, BundleTx, CallOutcome, HaltText, RunError, SimBlock, SimCall, SimulationError,
     },
+    ledger::{Chain, Selector},
     rpc::{
         json::hex::{Data, Fixed, Number},
-        params::{SelectorParam, ShapeLimits, check_count, transaction},
+        params::{IndexParam, SelectorParam, ShapeLimits, check_count, transaction},
         protocol::error::{Result, RpcError},
         run::{Backend, Run},
     },
@@ -45,20 +47,14 @@ struct BundleParam {
     base_fee: Option<Number<u64>>,
     /// Milliseconds; 0 for as many as the node gives.
     timeout: Option<Number<u64>>,
-    /// -1: the bundle runs after all transactions of the state's block.
-    transaction_index: Option<i64>,
+    /// The number of transactions of the state's block that run first; -1 for all of them.
+    transaction_index: Option<IndexParam>,
 }
 
 impl BundleParam {
     /// Returns the block of the bundle, with its transactions decoded and their senders recovered.
     fn block(&self, limits: &ShapeLimits) -> Result<SimBlock> {
         check_count(self.txs.len(), limits.max_block_calls)?;
-        // A state named by its block includes all transactions of the block, which is what -1 means.
-        if let Some(index) = self.transaction_index.filter(|index| *index != -1) {
-            return Err(RpcError::params(format!(
-                "params[0].transactionIndex: {index}: not supported: expected -1, or a snapshotId in stateBlockNumber"
-            )));
-        }
         let call =
             |(index, raw)| Ok(SimCall::Signed(Box::new(transaction(raw, format_args!("params[0].txs[{index}]"))?)));
         let calls = self.txs.iter().enumerate().map(call).collect::<Result<_>>()?;
@@ -75,6 +71,25 @@ impl BundleParam {
     }
 }
 
+impl BundleParam {
+    /// Returns the state on which the bundle runs.
+    fn state(&self, published: &Chain) -> Result<Selector> {
+        let selector = Selector::from(self.state_block_number);
+        let Some(IndexParam(Some(count))) = self.transaction_index else { return Ok(selector) };
+        let block = match selector {
+            Selector::Number(number) => BlockHashOrNumber::Number(number),
+            Selector::Hash(hash) => BlockHashOrNumber::Hash(hash),
+            Selector::Snapshot(_) | Selector::Within { .. } => {
+                let text =
+                    "params[0].transactionIndex: expected a block in stateBlockNumber, and not a state within one";
+                return Err(RpcError::params(text));
+            }
+            tag => BlockHashOrNumber::Number(published.select(tag)?.header().number),
+        };
+        Ok(Selector::Within { block, count })
+    }
+}
+
 impl Query for CallBundle {
     type Answer = CallBundleResult;
     const EXAMPLE: Example = Example {
@@ -84,7 +99,14 @@ impl Query for CallBundle {
 
     fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer> {
         let block = self.bundle.block(&backend.limits.shape)?;
-        let snapshot = backend.select(run.published, self.bundle.state_block_number.into())?;
+        let selected = backend.select(run, self.bundle.state(run.published)?);
+        let snapshot = selected.map_err(|error| match error {
+            RpcError::Answer(_) => error.with_message(|text| match text.starts_with("transactionIndex") {
+                true => format!("params[0].{text}"),
+                false => text.to_owned(),
+            }),
+            error => error,
+        })?;
         // Zero leaves the node's own limit.
         run.limit_time(
             self.bundle.timeout.filter(|timeout| timeout.0 > 0).map(|timeout| Duration::from_millis(timeout.0)),

@@ -114,7 +114,7 @@ impl Method for EthCall {
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let dialect = run.dialect;
         let (request, selector) = self.into_request(dialect)?;
-        let snapshot = backend.select(run.published, selector)?;
+        let snapshot = backend.select(run, selector)?;
         let rules = backend.rules(dialect);
         let result = backend
             .engine(&rules, run.reset_to(&snapshot))
@@ -150,7 +150,7 @@ impl Query for EstimateGas {
     fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer> {
         let block = self.0.block;
         let request = self.0.into_request("eth_estimateGas", run.dialect)?;
-        let snapshot = backend.select(run.published, select(block))?;
+        let snapshot = backend.select(run, select(block))?;
         if run.dialect.for_tests && is_transfer(run, &snapshot, &request) {
             return Ok(Quantity(TRANSFER_GAS));
         }
@@ -224,7 +224,7 @@ impl Query for CreateAccessList {
     fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer> {
         let block = self.0.block;
         let request = self.0.into_request("eth_createAccessList", run.dialect)?;
-        let snapshot = backend.select(run.published, select(block))?;
+        let snapshot = backend.select(run, select(block))?;
         let rules = backend.rules(run.dialect);
         let Accessed { list, result, simulated } = backend
             .engine(&rules, run.reset_to(&snapshot))

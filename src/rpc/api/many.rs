@@ -1,6 +1,6 @@
 //! `eth_callMany`, and the position in a block where bundles run.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -9,8 +9,7 @@ use super::{Example, Method};
 
 use crate::rpc::run::{Backend, Run};
 use crate::{
-    engine::{self, CallOutcome, CallResult, HaltText, RunError},
-    ledger::{Block, Selector, Snapshot},
+    engine::{CallOutcome, CallResult, HaltText, RunError},
     rpc::{
         json::{self, Lookup, hex::Data, schema::CallError},
         params::{
@@ -22,7 +21,6 @@ use crate::{
             error::{Result, RpcError},
         },
     },
-    state::Overlay,
 };
 
 /// Runs bundles of calls, each on what those before it left.
@@ -79,56 +77,6 @@ impl Method for CallMany {
             json::list(out, &bundle.calls, |out, result| call_result(out, result, dialect));
         });
         Ok(Lookup::Found)
-    }
-}
-
-impl Backend {
-    /// Sets up the overlay for the calls of `request`: after the whole block, or after some of its transactions, which
-    /// are replayed. `path` is the field of their count, for errors. Returns the block's snapshot and the overlay.
-    ///
-    /// # Errors
-    ///
-    /// Returns those of [`set_up_at`](Self::set_up_at).
-    pub fn set_up<'a>(
-        &self,
-        request: &ManyRequest,
-        path: &str,
-        run: &'a mut Run<'_>,
-    ) -> Result<(Arc<Snapshot>, &'a mut Overlay)> {
-        run.limit_time(request.timeout);
-        self.set_up_at(run, request.selector, request.index, path)
-    }
-
-    /// Sets up the overlay after the first `index` transactions of a block, or after the whole block. `path` is the
-    /// field of the index, for errors. Returns the block's snapshot and the overlay.
-    ///
-    /// # Errors
-    ///
-    /// Returns -32602 if the block has fewer transactions, or that its state or its body is not known.
-    pub fn set_up_at<'a>(
-        &self,
-        run: &'a mut Run<'_>,
-        selector: Selector,
-        index: Option<u64>,
-        path: &str,
-    ) -> Result<(Arc<Snapshot>, &'a mut Overlay)> {
-        let snapshot = self.select(run.published, selector)?;
-        let Some(index) = index else {
-            let overlay = run.reset_to(&snapshot);
-            return Ok((snapshot, overlay));
-        };
-        let block = Block::newest(&snapshot).ok_or_else(|| run.published.no_body(snapshot.header().number))?;
-        let (number, transactions) = (block.number(), block.len());
-        let count = usize::try_from(index).ok().filter(|count| *count <= transactions).ok_or_else(|| {
-            RpcError::params(format!("{path}: {index}: out of range: block {number} has {transactions} transactions"))
-        })?;
-        let parent = number.checked_sub(1).ok_or_else(|| {
-            RpcError::params(format!("{path}: no transaction in genesis: omit the field, or name another block"))
-        })?;
-        let parent = run.published.select(Selector::Number(parent))?;
-        let overlay = run.reset_to(&parent);
-        engine::replay(&self.spec, &block, count, overlay)?;
-        Ok((snapshot, overlay))
     }
 }
 

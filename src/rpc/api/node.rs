@@ -234,7 +234,7 @@ pub struct NewestSnapshot {
     #[serde(skip_serializing_if = "Option::is_none")]
     lag_sub_blocks: Option<u32>,
     /// The part of the block so far that was compared with its producer's word.
-    #[schemars(extend("enum" = ["full", "partial", "none"]))]
+    #[schemars(extend("enum" = ["full", "list", "partial", "none"]))]
     verified: &'static str,
 }
 

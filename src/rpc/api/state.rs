@@ -124,7 +124,7 @@ impl Method for GetStorageAt {
     };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
-        let snapshot = backend.select(run.published, select(self.block))?;
+        let snapshot = backend.select(run, select(self.block))?;
         let value = run.overlay.look_up_slot(&snapshot.world, self.address.into(), self.slot.0);
         json::data(&mut run.out, &value.to_be_bytes::<32>());
         Ok(Lookup::Found)
@@ -153,7 +153,7 @@ impl Method for GetStorageValues {
             return Err(RpcError::params("params[0]: empty: expected at least one account"));
         }
         bound_slots("params[0]", self.slots.values().map(Vec::len).sum())?;
-        let snapshot = backend.select(run.published, select(self.block))?;
+        let snapshot = backend.select(run, select(self.block))?;
         let overlay = &*run.overlay;
         let mut object = Object::new(&mut run.out);
         for (AddressKey(address), slots) in self.slots {
@@ -232,7 +232,7 @@ impl Query for GetProof {
 
     fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<AccountProof> {
         bound_slots("params[1]", self.slots.len())?;
-        let snapshot = backend.select(run.published, self.selector())?;
+        let snapshot = backend.select(run, self.selector())?;
         let world = snapshot.world.local();
         let world =
             world.ok_or_else(|| RpcError::internal("only the upstream can prove its state: nothing was forwarded"))?;
@@ -301,12 +301,12 @@ pub fn counts_pool(params: &str, dialect: &Dialect) -> bool {
 /// Returns the value that `get` reads from an account, or its default if the account does not exist.
 fn account<T: Default>(
     backend: &Backend,
-    run: &Run<'_>,
+    run: &mut Run<'_>,
     address: Fixed<20>,
     selector: Selector,
     get: impl FnOnce(AccountInfo) -> T,
 ) -> Result<T> {
-    let snapshot = backend.select(run.published, selector)?;
+    let snapshot = backend.select(run, selector)?;
     Ok(run.overlay.look_up(&snapshot.world, address.into()).map_or_else(T::default, get))
 }
 

@@ -53,7 +53,9 @@ impl RequestRunner {
             match self.run(run, request.clone()).await {
                 Ok((Lookup::Nothing, answer)) if !self.backend.withholds(&request) => own = Some(Ok(answer)),
                 // A snapshot is known by the nodes of the fleet under the same id, and an old one by none of them.
-                Err(error @ RpcError::UnknownBlock(UnknownBlock::Snapshot { .. })) => return Err(error),
+                Err(error @ RpcError::UnknownBlock(UnknownBlock::Snapshot { .. } | UnknownBlock::Within)) => {
+                    return Err(error);
+                }
                 Err(error @ RpcError::UnknownBlock(_)) => own = Some(Err(error)),
                 answered => return answered.map(|(_, answer)| answer),
             }
@@ -112,16 +114,15 @@ impl RequestRunner {
         self: &Arc<Self>,
         remote: &StateCompletion,
         run: RunHandler,
-        request: Request,
+        mut request: Request,
         by_upstream: &mut bool,
     ) -> Result<Vec<u8>> {
-        let unknown = match self.run_or_forward(remote, run, request.clone(), by_upstream).await {
-            Err(RpcError::UnknownBlock(unknown)) => unknown,
-            answered => return answered,
-        };
-        let Some(upstream) = remote.fetcher.upstream() else { return Err(unknown.into()) };
-        let published = remote.past.find(&upstream, &request.published, unknown, request.ticket.deadline()).await?;
-        self.run_or_forward(remote, run, Request { published, ..request }, by_upstream).await
+        loop {
+            match self.run_or_forward(remote, run, request.clone(), by_upstream).await {
+                Err(RpcError::UnknownBlock(unknown)) => request = self.with_older(request, unknown).await?,
+                answered => return answered,
+            }
+        }
     }
 
     /// Runs a request, and asks the upstream if presim cannot answer it.
@@ -146,8 +147,10 @@ impl RequestRunner {
             (UpstreamUse::Sends | UpstreamUse::IfUnknown | UpstreamUse::Unasked, _) => {
                 let own = match self.run(run, request.clone()).await {
                     Ok((Lookup::Nothing, own)) if !self.backend.withholds(&request) => Ok(own),
-                    // An upstream knows nothing of snapshots.
-                    Err(error @ RpcError::UnknownBlock(UnknownBlock::Snapshot { .. })) => return Err(error),
+                    // An upstream knows nothing of snapshots, nor of states within blocks.
+                    Err(error @ RpcError::UnknownBlock(UnknownBlock::Snapshot { .. } | UnknownBlock::Within)) => {
+                        return Err(error);
+                    }
                     Err(error @ RpcError::UnknownBlock(_)) => Err(error),
                     answered => return answered.map(|(_, answer)| answer),
                 };

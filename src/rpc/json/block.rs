@@ -320,19 +320,13 @@ pub fn prepared_transaction<T: Transaction + Typed2718>(
 }
 
 /// Writes a receipt. `spec` is the chain that the block is on.
-pub fn receipt(out: &mut Vec<u8>, block: &Block, included: &Included<'_>, spec: &ChainSpec, dialect: &Dialect) {
+pub fn receipt(out: &mut Vec<u8>, block: &Block, included: &Included<'_>, spec: &ChainSpec) {
     let (header, tx) = (block.header(), included.tx);
     let blobs = spec.blob_params(header.timestamp);
     let mut object = Object::new(out);
-    let blob_hashes = tx.blob_versioned_hashes();
-    if let Some(hashes) = blob_hashes {
+    if let Some(hashes) = tx.blob_versioned_hashes() {
         object.quantity("blobGasUsed", DATA_GAS_PER_BLOB * hashes.len() as u64);
-    }
-    if blob_hashes.is_some() || dialect.for_tests {
         object.optional_u256("blobGasPrice", blobs.and_then(|blobs| header.blob_fee(blobs)).map(U256::from));
-    }
-    if dialect.for_tests {
-        object.quantity("blockTimestamp", header.timestamp);
     }
     object.data("blockHash", header.hash().as_slice()).quantity("blockNumber", header.number);
     outcome(&mut object, block, included);

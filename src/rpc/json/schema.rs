@@ -68,8 +68,6 @@ pub struct Receipt {
     blob_gas_price: Option<Quantity<u128>>,
     block_hash: Fixed<32>,
     block_number: Quantity<u64>,
-    /// With --testing.
-    block_timestamp: Option<Quantity<u64>>,
     contract_address: Option<Fixed<20>>,
     cumulative_gas_used: Quantity<u64>,
     gas_used: Quantity<u64>,

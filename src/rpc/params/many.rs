@@ -64,7 +64,7 @@ pub struct StateContextParam {
 
 /// A count of a block's transactions, or `None` (-1 in JSON) for all of them.
 #[derive(Clone, Copy, Debug)]
-struct IndexParam(Option<u64>);
+pub struct IndexParam(pub Option<u64>);
 
 /// A time limit in milliseconds.
 #[derive(Clone, Copy, Debug, JsonSchema)]

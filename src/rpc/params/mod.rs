@@ -18,12 +18,12 @@ pub use self::call::{
     call_block_overrides, state_overrides,
 };
 pub use self::log::{FilterParam, LogFilter, LogRange, OneOrMany};
-pub use self::many::{CallManyBundleParam, ManyRequest, Milliseconds, StateContextParam, into_bundles};
+pub use self::many::{CallManyBundleParam, IndexParam, ManyRequest, Milliseconds, StateContextParam, into_bundles};
 pub use self::schema::add_aliases;
 
 use std::{borrow::Cow, fmt};
 
-use alloy_eips::RpcBlockHash;
+use alloy_eips::{BlockHashOrNumber, RpcBlockHash};
 use alloy_primitives::{B256, U256};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{
@@ -74,6 +74,7 @@ struct SelectorObject {
     #[serde(rename = "requireCanonical")]
     _require_canonical: Option<bool>,
     snapshot_id: Option<Quantity<u64>>,
+    transaction_index: Option<IndexParam>,
 }
 
 /// Parses positional parameters.
@@ -241,7 +242,7 @@ impl JsonSchema for SelectorParam {
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
         let (number, hash) = (generator.subschema_for::<Quantity<u64>>(), generator.subschema_for::<Fixed<32>>());
         json_schema!({
-            "description": "latest (the newest sealed block), pending (the newest snapshot), safe, finalized, earliest, a number, a hash, or an object with one of blockNumber, blockHash and snapshotId.",
+            "description": "latest (the newest sealed block), pending (the newest snapshot), safe, finalized, earliest, a number, a hash, or an object with one of blockNumber, blockHash and snapshotId. With transactionIndex, where a state is named: the state after the opening system calls and the first so many transactions of the block; -1 stands for the whole block.",
             "anyOf": [
                 {"enum": ["latest", "pending", "safe", "finalized", "earliest"]},
                 number,
@@ -253,6 +254,7 @@ impl JsonSchema for SelectorParam {
                         "blockHash": hash,
                         "requireCanonical": {"type": "boolean"},
                         "snapshotId": number,
+                        "transactionIndex": generator.subschema_for::<IndexParam>(),
                     },
                 },
             ],
@@ -301,12 +303,23 @@ impl<'de> Deserialize<'de> for SelectorParam {
 
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<SelectorParam, A::Error> {
                 let object = SelectorObject::deserialize(MapAccessDeserializer::new(map))?;
-                match (object.block_number, object.block_hash, object.snapshot_id) {
-                    (Some(number), None, None) => Ok(SelectorParam(Selector::Number(number.0))),
-                    (None, Some(hash), None) => Ok(SelectorParam(Selector::Hash(hash.into()))),
-                    (None, None, Some(id)) => Ok(SelectorParam(Selector::Snapshot(SnapshotId(id.0)))),
-                    _ => Err(A::Error::custom("expected exactly one of blockNumber, blockHash and snapshotId")),
-                }
+                let block = match (object.block_number, object.block_hash, object.snapshot_id) {
+                    (Some(number), None, None) => BlockHashOrNumber::Number(number.0),
+                    (None, Some(hash), None) => BlockHashOrNumber::Hash(hash.into()),
+                    (None, None, Some(id)) if object.transaction_index.is_none() => {
+                        return Ok(SelectorParam(Selector::Snapshot(SnapshotId(id.0))));
+                    }
+                    (None, None, Some(_)) => {
+                        return Err(A::Error::custom("transactionIndex: expected beside blockNumber or blockHash"));
+                    }
+                    _ => {
+                        return Err(A::Error::custom("expected exactly one of blockNumber, blockHash and snapshotId"));
+                    }
+                };
+                Ok(SelectorParam(match object.transaction_index {
+                    Some(IndexParam(Some(count))) => Selector::Within { block, count },
+                    Some(IndexParam(None)) | None => block.into(),
+                }))
             }
         }
 

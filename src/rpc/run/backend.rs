@@ -162,12 +162,6 @@ impl Run<'_> {
 }
 
 impl Backend {
-    /// Returns the snapshot that `selector` names.
-    pub(in crate::rpc) fn select(&self, published: &Chain, selector: Selector) -> Result<Arc<Snapshot>> {
-        self.admit(published, selector)?;
-        Ok(published.select(selector)?)
-    }
-
     /// Checks that `selector` may be asked.
     ///
     /// # Errors

@@ -12,6 +12,7 @@ pub mod filters;
 pub mod leader;
 pub mod method;
 pub mod past;
+mod position;
 pub mod remote;
 pub mod request;
 pub mod runner;

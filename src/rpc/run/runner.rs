@@ -4,15 +4,26 @@ use std::sync::Arc;
 
 use tokio::sync::Semaphore;
 
-use super::{Backend, RequestLimits, leader::Leader, remote::StateCompletion, request::Caller};
+use super::{
+    Backend, RequestLimits,
+    leader::Leader,
+    past::PastSearch,
+    remote::StateCompletion,
+    request::{Caller, Request},
+};
 use crate::{
-    ledger::{Chain, Snapshots},
+    ledger::{Chain, Snapshots, UnknownBlock},
     pool::Pool,
+    rpc::protocol::error::{Result, RpcError},
     scheduler::{Batch, Executor, FetchMissed, Host, LocalState, Stall, Ticket},
     store::StoreError,
     upstream::UpstreamState,
     wallet::Wallet,
 };
+
+/// The most older blocks of a request. A call in the middle of a block names three: the block, and those whose states are after and before
+/// it.
+const MOST_OLDER: usize = 5;
 
 /// The workers with all that a run needs besides its request.
 #[derive(Debug)]
@@ -91,6 +102,26 @@ impl RequestRunner {
     /// Returns what is published now.
     pub fn published(&self) -> Arc<Chain> {
         self.host.snapshots.load()
+    }
+
+    /// Returns a request that has failed because the chain does not retain what it names, with what the upstream has of it. The request can
+    /// then run again.
+    ///
+    /// # Errors
+    ///
+    /// Returns `unknown` if there is no upstream, it does not have the block either, or the request has run often enough.
+    pub async fn with_older(&self, request: Request, unknown: UnknownBlock) -> Result<Request> {
+        let upstream = self.remote.as_ref().and_then(|remote| Some((remote, remote.fetcher.upstream()?)));
+        if upstream.is_none() && request.published.tags().is_some() && matches!(unknown, UnknownBlock::Pruned { .. }) {
+            let text = format!("{unknown}, and this node has no upstream that could tell it (--upstream)");
+            return Err(RpcError::new(4444, text));
+        }
+        let has_more = request.published.tags().is_some() && request.published.older() < MOST_OLDER;
+        let Some((remote, upstream)) = upstream.filter(|_| has_more) else { return Err(unknown.into()) };
+        let (spec, deadline) = (&*self.backend.spec, request.ticket.deadline());
+        let search = PastSearch { upstream: &upstream, spec, published: &request.published, deadline };
+        let published = remote.past.find(search, unknown).await?;
+        Ok(Request { published, ..request })
     }
 
     /// Returns the limits on requests.

@@ -19,12 +19,12 @@ use tokio::time::{MissedTickBehavior, interval_at};
 
 use super::{
     Feed, FeedSource,
-    apply::{Applied, Misfit, SubBlock, SubBlockStep, extend, next_header, open_block_with, seal},
+    sub_block::{Misfit, SubBlock, SubBlockStep, extend},
 };
 use crate::clock::{BlockClock, Clock};
 use crate::{
     chain::{Attributes, ChainSpec, SealedBlock},
-    engine::ConsoleOutput,
+    engine::{Applied, ConsoleOutput, next_header, open_block_with, seal},
     ledger::{Block, Chain, FeedProblem, FeedState, OpenBlock, Snapshot},
     pool::{BlockFees, Pool},
     publish::Unpublished,
@@ -211,7 +211,7 @@ impl Devnet {
         mut leave_out: impl FnMut(B256, String),
     ) -> Result<SubBlockStep, BlockExecutionError> {
         let last = self.open_and(latest, |devnet, on, open, is_trial| {
-            extend(&devnet.spec, on, open, |sub_block: &mut SubBlock<'_>| {
+            extend(&devnet.spec, on, open, |sub_block: &mut SubBlock<'_, '_>| {
                 for tx in transactions {
                     match sub_block.push(tx.clone().convert()) {
                         Ok(true) => {}
@@ -300,7 +300,7 @@ impl Devnet {
         };
         // Bundles that do not fit run in vain, so half of the time is the transactions'.
         let has_time_for_bundles = || elapsed() < picking / 2;
-        extend(&self.spec, on, open, |sub_block: &mut SubBlock<'_>| {
+        extend(&self.spec, on, open, |sub_block: &mut SubBlock<'_, '_>| {
             let mut bundled = B256Set::default();
             for bundle in pool.bundles.for_block(open.header.number, open.header.timestamp) {
                 if !has_time_for_bundles() || filling.is_trial {

@@ -12,21 +12,33 @@ use super::{
     counts::BlockFate,
     error::LiveError,
     preconfirmed::Preconfirmed,
-    queue::{BegunSubBlock, WaitingSubBlock},
+    queue::{SubBlockRun, WaitingSubBlock},
     state::Live,
     verify::{verify, verify_base},
 };
 use crate::{
     chain::{Attributes, BlockBody, GasRefunds, SealedBlock},
+    engine::BlockRun,
     ledger::{FeedProblem, FeedState, OpenBlock, Record, Snapshot, SubBlockStart},
-    source::apply::{extend_known, open_block_with},
     state::Missed,
 };
 
+/// A sub-block that has been executed and checked.
+struct DoneSubBlock {
+    /// The state after the pre-confirmed block before it, if it begins a block on that.
+    complete: Option<Snapshot>,
+    /// The relation to its block.
+    start: SubBlockStart,
+    /// The state after it.
+    snapshot: Snapshot,
+}
+
 /// The progress of a sub-block.
 enum SubBlockProgress {
-    /// The state to execute it on is known, or all of it has been executed and checked.
-    Ready(Box<BegunSubBlock>),
+    /// The state to execute it on is known.
+    Ready(Box<SubBlockRun>),
+    /// All of it has been executed and checked.
+    Done(Box<DoneSubBlock>),
     /// State is missing.
     Missed(Missed),
     /// The block that it is built on is being imported.
@@ -84,7 +96,12 @@ impl Live {
         }
         let Some(mut first) = self.queue.pop() else { return };
         match LiveError::unless_panicked(|| self.advance(&mut first)) {
-            Ok(SubBlockProgress::Ready(done)) => self.publish(*done, &first),
+            Ok(SubBlockProgress::Done(done)) => self.publish(*done, &first),
+            // The next turn goes on with it.
+            Ok(SubBlockProgress::Ready(begun)) => {
+                first.begun = Some(begun);
+                self.queue.put_back(first);
+            }
             Ok(SubBlockProgress::Missed(missed)) => {
                 self.fetch_for(&mut first, missed);
                 self.queue.put_back(first);
@@ -115,37 +132,29 @@ impl Live {
         let transactions = first.transactions()?;
         let again = begun.again.len();
         loop {
-            let Some(open) = &begun.snapshot.open else { return Err(LiveError::Gone(first.number)) };
-            let (own, executed) = (transactions, begun.executed);
+            let executed = begun.run.executed();
             // First those that are executed again, then its own.
-            let rest = if executed < again { &begun.again[executed..] } else { &own[executed - again..] };
-            let stretch = extend_known(&self.chain.spec, &begun.snapshot, open, rest, u64::MAX);
-            begun.executed += stretch.executed;
-            begun.path.extend(stretch.snapshot.path.iter().cloned());
-            begun.snapshot = Arc::new(stretch.snapshot);
-            if let Some(error) = stretch.failed {
-                return Err(LiveError::Transaction { index: begun.executed, problem: error.to_string() });
-            }
-            LiveError::unless_executable(&stretch.missed)?;
-            if !stretch.missed.is_empty() {
+            let rest = if executed < again { &begun.again[executed..] } else { &transactions[executed - again..] };
+            let missed = begun.run.go_on(&self.chain.spec, rest, u64::MAX)?;
+            LiveError::unless_executable(&missed)?;
+            if !missed.is_empty() {
                 first.begun = Some(begun);
-                return Ok(SubBlockProgress::Missed(stretch.missed));
+                return Ok(SubBlockProgress::Missed(missed));
             }
-            if begun.executed == again + transactions.len() {
+            if begun.run.executed() == again + transactions.len() {
                 break;
             }
         }
-        let mut snapshot = begun.snapshot.copy();
-        snapshot.path = std::mem::take(&mut begun.path);
+        let SubBlockRun { complete, start, run, .. } = *begun;
+        let mut snapshot = run.into_snapshot();
         let Some(open) = &mut snapshot.open else { return Err(LiveError::Gone(first.number)) };
         open.index = u32::try_from(first.flashblock.index).unwrap_or(u32::MAX);
         let verified = verify(&first.flashblock, open, transactions, &snapshot.world)?;
         let published = self.feed.snapshots.load();
         let below = published.ahead().filter(|ahead| ahead.head.number() < first.number).map(|ahead| ahead.verified);
-        let below = below.chain(begun.complete.as_ref().map(|complete| complete.verified)).min();
+        let below = below.chain(complete.as_ref().map(|complete| complete.verified)).min();
         snapshot.verified = below.map_or(verified, |below| below.min(verified));
-        begun.snapshot = Arc::new(snapshot);
-        Ok(SubBlockProgress::Ready(begun))
+        Ok(SubBlockProgress::Done(Box::new(DoneSubBlock { complete, start, snapshot })))
     }
 
     /// Returns the state that a sub-block is executed on, or the reason why there is none yet.
@@ -172,16 +181,15 @@ impl Live {
         verify_base(&self.chain.spec, &self.feed.snapshots.load(), &on.head.header, base)?;
         on.state = parent.state;
         let header = self.header(&on.head.header, base, &first.flashblock.diff);
-        let opened = open_block_with(&self.chain.spec, &on, header.clone())?;
-        if !opened.missed.is_empty() {
-            return Ok(SubBlockProgress::Missed(opened.missed));
+        let (mut run, missed) = BlockRun::begin(&self.chain.spec, &on, header)?;
+        if !missed.is_empty() {
+            return Ok(SubBlockProgress::Missed(missed));
         }
-        let (path, mut snapshot) = (opened.snapshot.path.clone(), opened.snapshot);
-        if let Some(open) = &mut snapshot.open {
-            open.refunds = self.refunds(first, open)?;
+        if let Some(open) = &run.at().open {
+            run.refund(self.refunds(first, open)?);
         }
-        let (start, again, snapshot) = (SubBlockStart::Opens, Vec::new(), Arc::new(snapshot));
-        Ok(SubBlockProgress::Ready(Box::new(BegunSubBlock { complete, start, again, path, snapshot, executed: 0 })))
+        let (start, again) = (SubBlockStart::Opens, Vec::new());
+        Ok(SubBlockProgress::Ready(Box::new(SubBlockRun { complete, start, again, run })))
     }
 
     /// Returns the refunds of the block `open` and of the sub-block after it, of which the sub-block restates all.
@@ -203,18 +211,18 @@ impl Live {
     fn begin_next(&self, first: &WaitingSubBlock, newest: Arc<Snapshot>) -> Result<SubBlockProgress, LiveError> {
         let Some(open) = &newest.open else { return self.no_parent(first.number) };
         let refunds = self.refunds(first, open)?;
-        let (complete, path, again) = Default::default();
+        let (complete, again) = Default::default();
         let executed = open.transactions.len();
         if !refunds.agrees_on(executed, &open.refunds) {
             return self.begin_again(first.number, &newest, open, refunds);
         }
         let is_same = refunds == open.refunds;
-        let snapshot = match is_same {
-            true => newest,
-            false => Arc::new(newest.with_refunds(refunds)),
-        };
+        let mut run = BlockRun::resume(newest);
+        if !is_same {
+            run.refund(refunds);
+        }
         let start = SubBlockStart::Extends;
-        Ok(SubBlockProgress::Ready(Box::new(BegunSubBlock { complete, start, again, path, snapshot, executed: 0 })))
+        Ok(SubBlockProgress::Ready(Box::new(SubBlockRun { complete, start, again, run })))
     }
 
     /// Returns the start of the block being built, with other refunds.
@@ -230,17 +238,14 @@ impl Live {
         let parent = parent.filter(|parent| parent.head_hash() == newest.head_hash()).ok_or(LiveError::Gone(number))?;
         let mut on = Snapshot::at_head(parent.world.clone(), parent.head.clone(), parent.hashes.clone());
         on.state = parent.state;
-        let opened = open_block_with(&self.chain.spec, &on, open.header.clone())?;
-        if !opened.missed.is_empty() {
-            return Ok(SubBlockProgress::Missed(opened.missed));
+        let (mut run, missed) = BlockRun::begin(&self.chain.spec, &on, open.header.clone())?;
+        if !missed.is_empty() {
+            return Ok(SubBlockProgress::Missed(missed));
         }
+        run.refund(refunds);
         let again = open.transactions.iter().cloned().collect();
-        let (path, mut snapshot) = (opened.snapshot.path.clone(), opened.snapshot);
-        if let Some(open) = &mut snapshot.open {
-            open.refunds = refunds;
-        }
-        let (complete, start, snapshot) = (None, SubBlockStart::Restates, Arc::new(snapshot));
-        Ok(SubBlockProgress::Ready(Box::new(BegunSubBlock { complete, start, again, path, snapshot, executed: 0 })))
+        let (complete, start) = (None, SubBlockStart::Restates);
+        Ok(SubBlockProgress::Ready(Box::new(SubBlockRun { complete, start, again, run })))
     }
 
     /// Returns that the parent of a sub-block is still imported, or an error if nothing is imported.
@@ -249,15 +254,14 @@ impl Live {
     }
 
     /// Publishes a sub-block that has been executed and checked.
-    fn publish(&mut self, done: BegunSubBlock, first: &WaitingSubBlock) {
-        let BegunSubBlock { complete, start, snapshot, .. } = done;
+    fn publish(&mut self, done: DoneSubBlock, first: &WaitingSubBlock) {
+        let DoneSubBlock { complete, start, snapshot } = done;
         if self.is_superseded() && !(start == SubBlockStart::Opens && complete.is_none()) {
             return;
         }
         if start == SubBlockStart::Opens {
             self.counts.begin(first.number);
         }
-        let snapshot = Arc::try_unwrap(snapshot).unwrap_or_else(|shared| shared.copy());
         // Counted first, so that a client that sees the snapshot finds it in the metrics, too.
         self.counts.applied.increment(1);
         // Set first, so that a client that sees the snapshot finds it at `pending`.
@@ -276,7 +280,7 @@ impl Live {
     /// Fetches what the first sub-block of the queue has missed, and what its other transactions will need.
     fn fetch_for(&self, first: &mut WaitingSubBlock, missed: Missed) {
         let (executed, on) = match &first.begun {
-            Some(begun) => (begun.executed.saturating_sub(begun.again.len()), begun.snapshot.clone()),
+            Some(begun) => (begun.run.executed().saturating_sub(begun.again.len()), begun.run.at().clone()),
             None => (0, self.feed.snapshots.newest()),
         };
         self.look(first, executed, &on, missed);
@@ -284,7 +288,7 @@ impl Live {
 
     /// Runs a sub-block behind the first in advance, on the newest state that there is.
     fn prefetch_next(&mut self) {
-        let begun = self.queue.first().and_then(|first| first.begun.as_ref()).map(|begun| begun.snapshot.clone());
+        let begun = self.queue.first().and_then(|first| first.begun.as_ref()).map(|begun| begun.run.at().clone());
         let on = begun.unwrap_or_else(|| self.feed.snapshots.newest());
         let mut queue = std::mem::take(&mut self.queue);
         if let Some(next) = queue.next_unknown_from() {

@@ -5,6 +5,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use alloy_primitives::B256;
 use futures::FutureExt;
 use tokio::time::Instant;
 
@@ -12,7 +13,7 @@ use super::flashblocks::{Action, CanonicalBlock};
 use super::{
     catch_up::{CatchUp, WaitingBlock},
     error::LiveError,
-    import::{CanonicalNews, ForkPoint, Found, ImportedBlock, NotExecuted, known_block, summary_of, summary_of_sealed},
+    import::{CanonicalNews, ForkPoint, Found, ImportedBlock, NotExecuted, summary_of, summary_of_sealed},
     lookahead::Lookahead,
     state::Live,
 };
@@ -73,8 +74,8 @@ impl Live {
                 Some(WaitingBlock { block, .. }) => self.finish(block, executed, receipts),
                 None => Ok(()),
             },
-            CanonicalNews::Restart(block, receipts) => {
-                self.restart(*block, receipts);
+            CanonicalNews::Restart(block, receipts, skipped) => {
+                self.restart(*block, receipts, skipped);
                 Ok(())
             }
         };
@@ -156,7 +157,7 @@ impl Live {
     fn begin_path(
         &mut self,
         fork: Option<Arc<SealedBlock>>,
-        mut path: Vec<UpstreamBlock>,
+        path: Vec<UpstreamBlock>,
         since: Instant,
     ) -> Result<(), LiveError> {
         let head = self.feed.snapshots.load().head().clone();
@@ -175,7 +176,7 @@ impl Live {
                 let feed = FeedState::Degraded(FeedProblem::Reorg);
                 let gone_back = self.feed.publish(Record::GoBack { number: fork.number(), feed });
                 if gone_back.is_err() && !path.is_empty() {
-                    self.begin_restart(path.swap_remove(0));
+                    self.begin_restart(path);
                     return Ok(());
                 }
                 self.queue.clear();
@@ -189,7 +190,7 @@ impl Live {
             None => {
                 tracing::warn!(from = head.number(), "too far behind the upstream: the blocks between are skipped");
                 if !path.is_empty() {
-                    self.begin_restart(path.swap_remove(0));
+                    self.begin_restart(path);
                 }
                 return Ok(());
             }
@@ -245,7 +246,7 @@ impl Live {
         }
         self.supersede();
         let (time, waits) = (self.time_for_next(), self.catch_up.waits.clone());
-        let executing = self.chain.clone().import(block.clone(), parent, lookahead.take_prestate(), time, waits);
+        let executing = self.chain.clone().import(block.clone(), parent, lookahead.take_predicted(), time, waits);
         self.catch_up.task = Some(executing.boxed_local());
         Some(block)
     }
@@ -271,12 +272,18 @@ impl Live {
         let parent = parent.map_err(|_| LiveError::Gone(number))?;
         let (changes, receipts, verified) = match done {
             Ok(ImportedBlock { changes, receipts }) => {
-                self.executed.increment(1);
-                (changes, AnnouncedReceipts::Whole(receipts), Verified::Full)
+                let is_listed = matches!(changes, BlockChanges::Listed(_));
+                if is_listed { &self.listed } else { &self.executed }.increment(1);
+                let verified = if is_listed { Verified::List } else { Verified::Full };
+                (changes, AnnouncedReceipts::Whole(receipts), verified)
             }
             Err(NotExecuted { error, touched }) => {
                 let mismatch = matches!(error, LiveError::Mismatch { .. });
                 if matches!(error, LiveError::Panicked | LiveError::Block(_) | LiveError::Transaction { .. }) {
+                    self.diverged(number, None, &error);
+                }
+                if mismatch && block.header.block_access_list_hash.is_some() && self.chain.fetcher.has_lists() {
+                    self.chain.fetcher.distrust_lists();
                     self.diverged(number, None, &error);
                 }
                 if mismatch { &self.mismatched } else { &self.skipped }.increment(1);
@@ -290,7 +297,7 @@ impl Live {
             Duration::from_secs(seconds.clamp(1, 3600))
         });
         let is_refused = receipts.is_refused();
-        let block = known_block(block, receipts);
+        let block = block.into_sealed(receipts);
         let id = self.feed.publish(Record::Canonical { block, changes, verified })?;
         if self.feed.snapshots.newest().id == id {
             self.feed.count(began.into_std());
@@ -315,18 +322,42 @@ impl Live {
         is_same.then_some(ImportedBlock { changes: BlockChanges::AsPreconfirmed, receipts })
     }
 
-    /// Begins to start again at a block without known ancestors.
-    fn begin_restart(&mut self, block: UpstreamBlock) {
-        let chain = self.chain.clone();
+    /// Begins to start again at the first block of a path, which is newest first. What leads there from the head is skipped.
+    fn begin_restart(&mut self, mut path: Vec<UpstreamBlock>) {
+        let (chain, head) = (self.chain.clone(), self.feed.snapshots.load().head().clone());
+        let block = path.remove(0);
         let asked = async move {
-            let receipts = chain.receipts(&block).await;
-            CanonicalNews::Restart(Box::new(block), receipts)
+            let (receipts, skipped) = futures::join!(chain.receipts(&block), chain.clone().skipped(&head, path));
+            CanonicalNews::Restart(Box::new(block), receipts, skipped)
         };
         self.catch_up.task = Some(asked.boxed_local());
     }
 
-    /// Starts again at a block without known ancestors.
-    fn restart(&mut self, block: UpstreamBlock, receipts: AnnouncedReceipts) {
+    /// Publishes blocks between the head and one at which the state begins anew, whose logs are delivered when the upstream has told them.
+    /// Returns whether they lead from the head to `parent`.
+    fn skip(&mut self, skipped: Vec<SealedBlock>, parent: B256) -> bool {
+        let head = self.feed.snapshots.load().head().hash();
+        let leads = skipped.first().is_some_and(|first| first.header.parent_hash == head);
+        if !leads || skipped.last().is_none_or(|last| last.hash() != parent) {
+            return false;
+        }
+        for block in skipped {
+            let (number, hash) = (block.number(), block.hash());
+            let record = Record::Canonical { block, changes: BlockChanges::Unknown, verified: Verified::None };
+            if self.feed.publish(record).is_err() {
+                return false;
+            }
+            self.skipped.increment(1);
+            if self.feed.snapshots.load().is_late(number, hash) {
+                self.late.push(number, hash);
+            }
+        }
+        true
+    }
+
+    /// Starts again at a block. Without the blocks that lead there from the head, its ancestors are unknown.
+    fn restart(&mut self, block: UpstreamBlock, receipts: AnnouncedReceipts, skipped: Vec<SealedBlock>) {
+        let (from, to) = (self.feed.snapshots.load().head().number() + 1, block.number().saturating_sub(1));
         let (number, hash, is_refused) = (block.number(), block.hash(), receipts.is_refused());
         let actions = self.reconcile(&summary_of(&block));
         let mut hashes = BlockHashes::default();
@@ -335,8 +366,16 @@ impl Live {
         }
         hashes.push(block.number(), block.hash());
         self.queue.clear();
-        let block = known_block(block, receipts);
-        self.feed.note(Record::Restart { block, hashes, verified: Verified::None });
+        let leads = self.skip(skipped, block.header.parent_hash);
+        let block = block.into_sealed(receipts);
+        if leads {
+            self.feed.note(Record::Canonical { block, changes: BlockChanges::Unknown, verified: Verified::None });
+        } else {
+            if from <= to {
+                tracing::warn!(from, to, "the logs of the blocks that are skipped are not delivered");
+            }
+            self.feed.note(Record::Restart { block, hashes, verified: Verified::None });
+        }
         self.expect_content(number, hash, is_refused);
         self.act(actions, Instant::now());
     }

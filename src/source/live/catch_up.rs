@@ -1,14 +1,14 @@
 //! The canonical blocks that are still to be published, and the search for the upstream's newest one.
 
-use std::{cell::Cell, collections::VecDeque, rc::Rc, task::Poll, time::Duration};
+use std::{cell::Cell, collections::VecDeque, rc::Rc, sync::Arc, task::Poll, time::Duration};
 
 use futures::{FutureExt, future::LocalBoxFuture};
 use tokio::time::Instant;
 
 use super::{import::CanonicalNews, lookahead::Lookahead, parts::LiveChain};
 use crate::{
+    engine::BlockRun,
     ledger::Snapshot,
-    source::apply::{open_block_with, prefetch_end},
     state::{Missed, World},
     upstream::UpstreamBlock,
 };
@@ -47,7 +47,7 @@ pub(super) struct WaitingBlock {
     /// The state that it will read.
     pub(super) lookahead: Lookahead,
     /// The block after its opening system calls, on the state of the round of looks.
-    pub(super) opened: Option<Box<Snapshot>>,
+    pub(super) opened: Option<Arc<Snapshot>>,
 }
 
 impl WaitingBlock {
@@ -58,6 +58,9 @@ impl WaitingBlock {
 
     /// Runs a part of it on an older state, the newest that there is, and fetches what it lacks.
     fn look(&mut self, chain: &LiveChain, on: &Snapshot) {
+        if self.lookahead.is_new() && chain.applies_list(&self.block) {
+            return self.lookahead.list(chain, self.block.clone());
+        }
         let missed = match &self.opened {
             Some(_) => Missed::default(),
             None => self.open(chain, on),
@@ -81,12 +84,13 @@ impl WaitingBlock {
             return Missed::default();
         };
         let on = Snapshot::at_head(World::on(view), on.head.clone(), on.hashes.clone());
-        let Ok(opened) = open_block_with(spec, &on, block.header.inner().clone()) else { return Missed::default() };
-        let mut missed = opened.missed;
+        let Ok((run, mut missed)) = BlockRun::begin(spec, &on, block.header.inner().clone()) else {
+            return Missed::default();
+        };
         if self.lookahead.is_new() {
-            prefetch_end(spec, &opened.snapshot, block.withdrawals.as_ref(), &mut missed);
+            run.look_at_end(spec, block.withdrawals.as_ref(), &mut missed);
         }
-        self.opened = Some(Box::new(opened.snapshot));
+        self.opened = Some(run.at().clone());
         missed.state()
     }
 }

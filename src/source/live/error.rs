@@ -8,6 +8,7 @@ use alloy_primitives::B256;
 use super::flashblocks::{UnreadPostExec, UnreadTx};
 use crate::{
     chain::{InvalidPostExec, Unexecutable},
+    engine::InvalidTransaction,
     ledger::{FeedProblem, Unfit},
     state::{FetchError, Missed},
     upstream::{BlockError, UpstreamError},
@@ -73,6 +74,12 @@ pub enum LiveError {
 impl From<Unfit> for LiveError {
     fn from(Unfit(number): Unfit) -> Self {
         Self::Gone(number)
+    }
+}
+
+impl From<InvalidTransaction> for LiveError {
+    fn from(InvalidTransaction { index, error }: InvalidTransaction) -> Self {
+        Self::Transaction { index, problem: error.to_string() }
     }
 }
 

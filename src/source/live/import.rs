@@ -7,9 +7,12 @@ use std::{cell::Cell, panic::AssertUnwindSafe, rc::Rc, sync::Arc, time::Duration
 
 use alloy_consensus::{Header, Transaction, transaction::Recovered};
 use alloy_eips::{
-    BlockNumberOrTag, eip2935::HISTORY_STORAGE_ADDRESS, eip4788::BEACON_ROOTS_ADDRESS,
-    eip7002::WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS, eip7251::CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS,
-    eip7928::compute_block_access_list_hash,
+    BlockNumberOrTag,
+    eip2935::HISTORY_STORAGE_ADDRESS,
+    eip4788::BEACON_ROOTS_ADDRESS,
+    eip7002::WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS,
+    eip7251::CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS,
+    eip7928::{BlockAccessList, compute_block_access_list_hash},
 };
 use alloy_primitives::{Address, B256, Bloom, Sealed, map::AddressMap};
 use futures::FutureExt;
@@ -21,12 +24,12 @@ use super::flashblocks::CanonicalBlock;
 use super::{error::LiveError, parts::LiveChain};
 use crate::{
     chain::{
-        BASE_FEE_VAULT, BASE_TIME, BlockBody, BlockHashes, ChainReceipt, ChainTx, GasRefunds, L1_FEE_VAULT,
-        OPERATOR_FEE_VAULT, SealedBlock, receipts_root_and_bloom,
+        BASE_FEE_VAULT, BASE_TIME, BlockHashes, ChainReceipt, ChainTx, GasRefunds, L1_FEE_VAULT, OPERATOR_FEE_VAULT,
+        SealedBlock, receipts_root_and_bloom,
     },
+    engine::{BlockRun, look_ahead},
     ledger::{BlockChanges, Selector, Snapshot, Snapshots},
-    source::apply::{close, extend_known, open_block_with, prefetch, prefetch_end},
-    state::{AccountChange, Held, MergedChanges, RemoteView, World},
+    state::{AccountChange, Held, RemoteView, World, listed_changes},
     upstream::{AnnouncedReceipts, BlockName, Hints, Prestate, UpstreamBlock},
 };
 
@@ -38,6 +41,10 @@ const SYSTEM_CONTRACTS: [Address; 5] = [
     WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS,
     CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS,
 ];
+/// Of the blocks that come with an access list, the distance between two that are executed.
+const EXECUTED_EVERY: u64 = 32;
+/// The most blocks that are skipped with their logs.
+const MOST_SKIPPED: u64 = 1_024;
 /// The gas after which the execution of a canonical block lets sub-blocks run.
 const SLICE: u64 = 10_000_000;
 
@@ -51,8 +58,9 @@ pub(super) enum CanonicalNews {
     Waits,
     /// The upstream is a node of another chain now.
     OtherChain(LiveError),
-    /// The receipts of a block to begin anew at were asked for.
-    Restart(Box<UpstreamBlock>, AnnouncedReceipts),
+    /// The receipts of a block at which to begin anew were asked for, and the blocks between that and the head, oldest first, as far as
+    /// they lead there.
+    Restart(Box<UpstreamBlock>, AnnouncedReceipts, Vec<SealedBlock>),
 }
 
 /// A block that was not executed.
@@ -82,6 +90,23 @@ pub(super) enum ForkPoint {
     Waiting(B256),
     /// No block that is known.
     Unknown,
+}
+
+/// The knowledge of a block that was fetched before its turn.
+#[derive(Default)]
+pub(super) struct Predicted {
+    /// The values that its transactions read, if the upstream has traced them.
+    pub prestate: Option<Prestate>,
+    /// The access list of the block, and its receipts.
+    pub listed: Option<ListedBlock>,
+}
+
+/// A block that can be applied without executing it.
+pub(super) struct ListedBlock {
+    /// The access list, which has the hash in the header.
+    list: BlockAccessList,
+    /// The receipts, which have the root in the header.
+    receipts: Vec<ChainReceipt>,
 }
 
 /// The results of a canonical block.
@@ -177,6 +202,26 @@ impl LiveChain {
         Ok(Found { fork, path, unknown })
     }
 
+    /// Returns the blocks after `head` up to the last of `path`, which is newest first, oldest first and as headers. Returns none if there
+    /// are more than [`MOST_SKIPPED`], or one does not follow from the one before.
+    pub(super) async fn skipped(self, head: &SealedBlock, path: Vec<UpstreamBlock>) -> Vec<SealedBlock> {
+        let found =
+            path.into_iter().rev().map(|block| block.into_sealed(AnnouncedReceipts::NotYet)).collect::<Vec<_>>();
+        let first = head.number().saturating_add(1);
+        let missing = first..found.first().map_or(first, SealedBlock::number);
+        if missing.end.saturating_sub(missing.start) > MOST_SKIPPED {
+            return Vec::new();
+        }
+        let headers = self.upstream.headers(missing, Instant::now() + self.limits.wait).await;
+        let skipped: Vec<_> = headers.into_iter().map(SealedBlock::bare).chain(found).collect();
+        let before = std::iter::once((head.number(), head.hash()));
+        let before = before.chain(skipped.iter().map(|block| (block.number(), block.hash())));
+        let follows = |(block, (number, hash)): (&SealedBlock, (u64, B256))| {
+            block.number() == number.saturating_add(1) && block.header.parent_hash == hash
+        };
+        if skipped.iter().zip(before).all(follows) { skipped } else { Vec::new() }
+    }
+
     /// Checks that the upstream is still a node of the chain.
     async fn check_chain(&self) -> Result<(), LiveError> {
         self.check_chain_id(self.upstream.chain_id(Instant::now() + self.limits.wait).await?)
@@ -235,11 +280,15 @@ impl LiveChain {
         self,
         block: UpstreamBlock,
         parent: Arc<Snapshot>,
-        mut prestate: Option<Prestate>,
+        predicted: Predicted,
         time: Duration,
         waits: Rc<Cell<bool>>,
     ) -> CanonicalNews {
         let until = Instant::now() + time;
+        let Predicted { mut prestate, listed } = predicted;
+        if let Some(imported) = self.import_listed(&block, &parent, listed, &waits).await {
+            return CanonicalNews::Executed(Ok(imported), AnnouncedReceipts::Never);
+        }
         let execute = async |prestate: &mut Option<Prestate>| {
             let executed =
                 AssertUnwindSafe(self.execute(&block, &parent, prestate, until, &waits)).catch_unwind().await;
@@ -263,6 +312,51 @@ impl LiveChain {
             (Err(other @ LiveError::OtherChain { .. }), ..) => CanonicalNews::OtherChain(other),
             (_, receipts, touched) => CanonicalNews::Executed(Err(NotExecuted { error, touched }), receipts),
         }
+    }
+
+    /// Returns whether a block is applied from its access list, and not executed. One of many is executed all the same, which shows
+    /// whether lists can be relied upon.
+    pub(super) fn applies_list(&self, block: &UpstreamBlock) -> bool {
+        let has_list = block.header.block_access_list_hash.is_some() && !block.has_ommers;
+        has_list && !block.number().is_multiple_of(EXECUTED_EVERY) && self.fetcher.has_lists()
+    }
+
+    /// Asks the upstream for the access list of a block and for its receipts. Returns them if both are what the header says.
+    pub(super) async fn listed(self, block: UpstreamBlock) -> Option<ListedBlock> {
+        let (announced, deadline) = (block.header.block_access_list_hash?, Instant::now() + self.limits.wait);
+        block.check_transactions().ok()?;
+        let list = self.fetcher.block_list(block.hash(), announced, deadline);
+        match futures::join!(list, AnnouncedReceipts::ask(&self.upstream, &block, deadline)) {
+            (Some(list), AnnouncedReceipts::Whole(receipts)) => Some(ListedBlock { list, receipts }),
+            _ => None,
+        }
+    }
+
+    /// Returns the results of a block from its access list. `waits` is set while the upstream is asked for it.
+    async fn import_listed(
+        &self,
+        block: &UpstreamBlock,
+        parent: &Snapshot,
+        listed: Option<ListedBlock>,
+        waits: &Cell<bool>,
+    ) -> Option<ImportedBlock> {
+        if !self.applies_list(block) {
+            return None;
+        }
+        let listed = match listed {
+            Some(listed) => Some(listed),
+            None => {
+                waits.set(true);
+                let asked = self.clone().listed(block.clone()).await;
+                waits.set(false);
+                asked
+            }
+        };
+        let ListedBlock { list, receipts } = listed?;
+        // The state right after the parent, which is canonical, without the pre-confirmed blocks on it.
+        let before = parent.world.remote().filter(|view| view.hash() == parent.head_hash())?;
+        let changes = listed_changes(&list, &World::on(before.clone()), self.fetcher.codes());
+        Some(ImportedBlock { changes: BlockChanges::Listed(changes.into()), receipts })
     }
 
     /// Returns the accounts and slots that a block may have changed: by its transactions, and by the system calls and payments
@@ -352,61 +446,42 @@ impl LiveChain {
             true => Hints::of_transactions(unknown.iter().filter_map(|index| block.transactions.get(*index))),
             false => Hints::default(),
         };
-        let mut at = loop {
-            let opened = open_block_with(&self.spec, &on, block.header.inner().clone())?;
-            if opened.missed.is_empty() {
-                break opened;
+        let mut run = loop {
+            let (run, mut missed) = BlockRun::begin(&self.spec, &on, block.header.inner().clone())?;
+            if missed.is_empty() {
+                break run;
             }
-            let mut missed = opened.missed;
             // The rest of the block is run ahead, so that its state is fetched in the same round trip.
-            unknown = prefetch(&self.spec, &opened.snapshot, &block.transactions, &unknown, &mut missed);
-            prefetch_end(&self.spec, &opened.snapshot, block.withdrawals.as_ref(), &mut missed);
+            unknown = look_ahead(&self.spec, run.at(), &block.transactions, &unknown, &mut missed);
+            run.look_at_end(&self.spec, block.withdrawals.as_ref(), &mut missed);
             fetch(missed, hints(&unknown)).await?;
         };
-        if let Some(open) = &mut at.snapshot.open {
-            open.refunds = refunds;
-        }
-        let mut changes = MergedChanges::default();
-        let mut executed = 0;
-        loop {
-            changes.add(&at.changes);
-            let Some(open) = &at.snapshot.open else { return Err(LiveError::Gone(block.number())) };
-            let rest = &block.transactions[executed..];
-            if rest.is_empty() {
-                break;
-            }
-            let stretch = extend_known(&self.spec, &at.snapshot, open, rest, SLICE);
-            executed += stretch.executed;
-            if let Some(error) = stretch.failed {
-                return Err(LiveError::Transaction { index: executed, problem: error.to_string() });
-            }
-            (at.snapshot, at.changes) = (stretch.snapshot, stretch.changes);
-            let mut missed = stretch.missed;
+        run.refund(refunds);
+        while let Some(rest) = block.transactions.get(run.executed()..).filter(|rest| !rest.is_empty()) {
+            let mut missed = run.go_on(&self.spec, rest, SLICE)?;
             if missed.is_empty() {
                 // Lets sub-blocks run.
                 tokio::task::yield_now().await;
                 continue;
             }
-            unknown.retain(|index| *index >= executed);
-            unknown = prefetch(&self.spec, &at.snapshot, &block.transactions, &unknown, &mut missed);
+            unknown.retain(|index| *index >= run.executed());
+            unknown = look_ahead(&self.spec, run.at(), &block.transactions, &unknown, &mut missed);
             fetch(missed, hints(&unknown)).await?;
         }
-        let closed = loop {
-            let Some(open) = &at.snapshot.open else { return Err(LiveError::Gone(block.number())) };
-            let closed = close(&self.spec, &at.snapshot, open, block.withdrawals.as_ref())?;
-            if closed.missed.is_empty() {
-                break closed;
+        let end = loop {
+            let end = run.end(&self.spec, block.withdrawals.as_ref())?;
+            if end.missed.is_empty() {
+                break end;
             }
-            fetch(closed.missed, Hints::default()).await?;
+            fetch(end.missed, Hints::default()).await?;
         };
-        changes.add(&closed.changes);
-        ReceiptTotals::of(closed.gas_used, &closed.receipts).check(block)?;
-        if let (Some(list), Some(announced)) = (&closed.access_list, block.header.block_access_list_hash) {
+        ReceiptTotals::of(end.gas_used, &end.receipts).check(block)?;
+        if let (Some(list), Some(announced)) = (&end.access_list, block.header.block_access_list_hash) {
             LiveError::unless_equal("blockAccessListHash", compute_block_access_list_hash(list), announced)?;
         }
         view.insert(prestate.iter().flat_map(Prestate::values).cloned());
-        let changes = BlockChanges::These(Arc::new(changes.to_vec()));
-        Ok(ImportedBlock { changes, receipts: closed.receipts })
+        let changes = BlockChanges::These(Arc::new(run.changes(&end)));
+        Ok(ImportedBlock { changes, receipts: end.receipts })
     }
 
     /// Returns the receipts of a block that is not executed here, as the upstream has them.
@@ -451,19 +526,6 @@ pub(super) fn summary_of(block: &UpstreamBlock) -> CanonicalBlock {
     summary(&block.header, block.transaction_hashes(), block.refunds().hash())
 }
 
-/// Returns a canonical block as far as it is known: with its body, with its logs, or as a header alone.
-pub(super) fn known_block(block: UpstreamBlock, receipts: AnnouncedReceipts) -> SealedBlock {
-    let UpstreamBlock { header, transactions, withdrawals, foreign, .. } = block;
-    match receipts {
-        // A block whose transactions are not all known has no body here.
-        AnnouncedReceipts::Whole(receipts) if foreign.is_none() => {
-            SealedBlock::named(header, BlockBody { transactions, receipts, withdrawals, ..BlockBody::default() })
-        }
-        AnnouncedReceipts::Logs(logs) => SealedBlock::bare(header).with_logs(logs),
-        _ => SealedBlock::bare(header),
-    }
-}
-
 /// Returns the snapshot of a canonical block. Without receipts, only its header is known.
 pub fn canonical_snapshot(
     view: RemoteView,
@@ -471,7 +533,7 @@ pub fn canonical_snapshot(
     receipts: AnnouncedReceipts,
     hashes: BlockHashes,
 ) -> Snapshot {
-    Snapshot::at_head(World::on(view), Arc::new(known_block(block, receipts)), hashes)
+    Snapshot::at_head(World::on(view), Arc::new(block.into_sealed(receipts)), hashes)
 }
 
 /// The header fields that follow from the receipts of a block.

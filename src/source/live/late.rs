@@ -11,7 +11,7 @@ use futures::{
 };
 use tokio::time::Instant;
 
-use super::{import::known_block, parts::LiveChain};
+use super::parts::LiveChain;
 use crate::{chain::SealedBlock, ledger::Chain, upstream::AnnouncedReceipts};
 
 /// The pause before the upstream is asked for a block's content for the second time. It doubles each time.
@@ -100,6 +100,6 @@ impl LiveChain {
         let (family, verify) = (self.spec.family(), self.limits.verify);
         let (block, receipts) = AnnouncedReceipts::ask_with_block(&self.upstream, hash, family, verify, deadline).await;
         let is_there = matches!(receipts, AnnouncedReceipts::Whole(_) | AnnouncedReceipts::Logs(_));
-        block.filter(|_| is_there).map(|block| known_block(block, receipts))
+        block.filter(|_| is_there).map(|block| block.into_sealed(receipts))
     }
 }

@@ -10,20 +10,20 @@ use alloy_primitives::B256;
 use futures::{FutureExt, TryFutureExt, future::LocalBoxFuture};
 use tokio::time::timeout;
 
-use super::{error::LiveError, parts::LiveChain};
+use super::{error::LiveError, import::Predicted, parts::LiveChain};
 use crate::{
     chain::ChainTx,
+    engine::look_ahead,
     ledger::Snapshot,
-    source::apply::prefetch,
     state::{FetchError, Held, Missed},
-    upstream::{Hints, Prestate},
+    upstream::{Hints, UpstreamBlock},
 };
 
 /// The transactions that are run at once. Between two such parts, sub-blocks are taken.
 const PART: usize = 64;
 
-/// The fetched state, and the values that the upstream has traced.
-type Fetched = Result<(Held, Option<Prestate>), FetchError>;
+/// The fetched state, and what the upstream has told beside it.
+type Fetched = Result<(Held, Predicted), FetchError>;
 
 /// The search for the state that the transactions of a block or of a sub-block will read.
 ///
@@ -44,8 +44,8 @@ pub(super) struct Lookahead {
     fetch: Option<LocalBoxFuture<'static, Fetched>>,
     /// The state that was fetched.
     held: Held,
-    /// The values that the transactions read, if the upstream has traced them.
-    prestate: Option<Prestate>,
+    /// The part of the block that the upstream has told.
+    predicted: Predicted,
 }
 
 impl Lookahead {
@@ -92,7 +92,7 @@ impl Lookahead {
         let part = std::mem::replace(&mut self.to_run, rest);
         let missed = &mut self.missed;
         // A transaction that cannot run is found when it is executed.
-        let still = LiveError::unless_panicked(|| Ok(prefetch(&chain.spec, on, transactions, &part, missed)));
+        let still = LiveError::unless_panicked(|| Ok(look_ahead(&chain.spec, on, transactions, &part, missed)));
         unknown.extend(still.unwrap_or_default());
         if !self.to_run.is_empty() || self.missed.is_empty() {
             return;
@@ -103,13 +103,23 @@ impl Lookahead {
             true => Hints::default(),
         };
         let fetch = chain.clone().fetch(std::mem::take(&mut self.missed), hints);
-        self.fetch = Some(fetch.map_ok(|held| (held, None)).boxed_local());
+        self.fetch = Some(fetch.map_ok(|held| (held, Predicted::default())).boxed_local());
     }
 
     /// Asks the upstream to trace the block with this hash, and fetches `missed` meanwhile. After a trace there is nothing left to
     /// look for.
     pub fn trace(&mut self, chain: &LiveChain, hash: B256, missed: Missed) {
-        self.fetch = Some(chain.clone().fetch_traced(missed, hash).boxed_local());
+        let traced = chain.clone().fetch_traced(missed, hash);
+        let traced = traced.map_ok(|(held, prestate)| (held, Predicted { prestate, listed: None }));
+        self.fetch = Some(traced.boxed_local());
+    }
+
+    /// Asks the upstream for the access list of a block and for its receipts, after which there is nothing left to look for.
+    pub fn list(&mut self, chain: &LiveChain, block: UpstreamBlock) {
+        let listed = chain.clone().listed(block);
+        let listed = listed.map(|listed| Ok((Held::default(), Predicted { prestate: None, listed })));
+        self.fetch = Some(listed.boxed_local());
+        self.end();
     }
 
     /// Waits at most `time` for the state that is being fetched.
@@ -120,9 +130,9 @@ impl Lookahead {
         }
     }
 
-    /// Takes the values that the upstream has traced.
-    pub fn take_prestate(&mut self) -> Option<Prestate> {
-        self.prestate.take()
+    /// Takes what the upstream has told of the block.
+    pub fn take_predicted(&mut self) -> Predicted {
+        std::mem::take(&mut self.predicted)
     }
 
     /// Returns the result of the fetch when it has ended, after which there may be another look.
@@ -130,10 +140,10 @@ impl Lookahead {
         let Some(fetch) = &mut self.fetch else { return Poll::Pending };
         let fetched = std::task::ready!(fetch.poll_unpin(context));
         self.fetch = None;
-        Poll::Ready(fetched.map(|(held, prestate)| {
+        Poll::Ready(fetched.map(|(held, predicted)| {
             self.held.extend(held);
-            if prestate.is_some() {
-                self.prestate = prestate;
+            if predicted.prestate.is_some() || predicted.listed.is_some() {
+                self.predicted = predicted;
                 self.end();
             }
         }))

@@ -11,7 +11,8 @@ use super::{
 };
 use crate::{
     chain::ChainTx,
-    ledger::{Snapshot, StateStep, SubBlockStart},
+    engine::BlockRun,
+    ledger::{Snapshot, SubBlockStart},
     state::FetchError,
 };
 
@@ -23,20 +24,16 @@ use crate::{
 #[derive(Default)]
 pub(super) struct SubBlockQueue(VecDeque<WaitingSubBlock>);
 
-/// A sub-block that has been executed in part. The rest is executed on `snapshot`.
-pub(super) struct BegunSubBlock {
+/// A sub-block that is being executed.
+pub(super) struct SubBlockRun {
     /// The state after the pre-confirmed block before it, if it begins a block on that.
     pub(super) complete: Option<Snapshot>,
     /// The relation to its block.
     pub(super) start: SubBlockStart,
     /// The transactions of its block before it that are executed again, because their refunds are others now. Empty for most.
     pub(super) again: Vec<Recovered<ChainTx>>,
-    /// The state after the transactions so far.
-    pub(super) snapshot: Arc<Snapshot>,
-    /// The steps of the parts.
-    pub(super) path: Vec<Arc<StateStep>>,
-    /// The number of transactions that have been executed: of those that are executed again, and of its own.
-    pub(super) executed: usize,
+    /// The run of those, and of its own.
+    pub(super) run: BlockRun,
 }
 
 /// A sub-block in the queue.
@@ -48,7 +45,7 @@ pub(super) struct WaitingSubBlock {
     /// The time of its arrival.
     pub received: Instant,
     /// The part of it that has been executed.
-    pub begun: Option<Box<BegunSubBlock>>,
+    pub begun: Option<Box<SubBlockRun>>,
     /// Whether its parent was not known when its turn came.
     pub lacks_parent: bool,
     /// The state that it will read.

@@ -49,6 +49,8 @@ pub(super) struct Live {
     /// The time between blocks on the chain's clock.
     pub(super) block_time: Duration,
     pub(super) executed: Counter,
+    /// Blocks that were applied from their access lists.
+    pub(super) listed: Counter,
     pub(super) skipped: Counter,
     pub(super) mismatched: Counter,
     pub(super) reorgs: Counter,
@@ -76,6 +78,7 @@ impl Live {
             older_since: None,
             block_time: spec.block_time(),
             executed: blocks("executed"),
+            listed: blocks("listed"),
             skipped: blocks("not_executed"),
             mismatched: blocks("mismatch"),
             reorgs: feed.metrics.counter("presim_reorgs_total", "Times that the upstream took another branch."),

@@ -19,6 +19,18 @@ impl RemoteView {
     ///
     /// Returns `None` and does nothing unless this block is the newest of its cache, and `number` follows it.
     pub fn advance(&self, number: u64, hash: B256, changes: &[AccountChange]) -> Option<Self> {
+        self.append(number, hash, changes, false)
+    }
+
+    /// Appends a block to this one as [`advance`](Self::advance) does, with the changes in its access list. What is cached of the balance,
+    /// nonce and code of accounts without `info` ends before the block.
+    ///
+    /// Returns `None` and does nothing unless this block is the newest of its cache, and `number` follows it.
+    pub fn advance_by_list(&self, number: u64, hash: B256, changes: &[AccountChange]) -> Option<Self> {
+        self.append(number, hash, changes, true)
+    }
+
+    fn append(&self, number: u64, hash: B256, changes: &[AccountChange], is_listed: bool) -> Option<Self> {
         let (state, since) = (&self.state, self.anchor.since);
         let mut chain = state.chain.write();
         if !self.is_followed_by(number, &chain) {
@@ -40,8 +52,11 @@ impl RemoteView {
                     nonce: info.nonce,
                     code: shared.codes.hold(&Code::of(info)),
                 });
+                if is_listed && fields.is_none() {
+                    known.info.value.end(number);
+                    prints.push(shared.account_print(&address));
                 // Most accounts whose slots change are the same otherwise, and stay known on both sides of the block.
-                if known.info.value.begin(number, since, fields, oldest) {
+                } else if known.info.value.begin(number, since, fields, oldest) {
                     prints.push(shared.account_print(&address));
                 }
                 for (slot, value) in &change.slots {

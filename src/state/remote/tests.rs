@@ -24,6 +24,8 @@ enum Step {
     /// Appends a block with these changes, which the cache is not given.
     Cut(Vec<Change>),
     Touch(Vec<Change>),
+    /// Appends a block with these changes, but for those of storage that is cleared, in its access list.
+    List(Vec<Change>),
     /// Fetches a value at the block so far behind the head, or behind the last of those that reorgs have removed.
     Fetch {
         behind: usize,
@@ -83,6 +85,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         4 => some_changes().prop_map(Step::Advance),
         1 => some_changes().prop_map(Step::Cut),
         1 => some_changes().prop_map(Step::Touch),
+        2 => some_changes().prop_map(Step::List),
         8 => (0..4_usize, 0..ACCOUNTS, prop::option::weighted(0.7, 0..SLOTS), prop::bool::weighted(0.3))
             .prop_map(|(behind, account, slot, is_removed)| Step::Fetch { behind, account, slot, is_removed }),
         1 => (1..4_usize).prop_map(Step::Revert),
@@ -155,6 +158,17 @@ fn run(bytes: usize, blocks: usize, steps: &[Step]) -> Result<RemoteView, TestCa
                     _ => head.cut(number, hash),
                 };
                 canonical.push((view.expect("it comes next"), plain));
+            }
+            Step::List(of) => {
+                let of: Vec<_> =
+                    of.iter().cloned().map(|(of, balance, _, slots)| (of, balance, false, slots)).collect();
+                plain.apply(&of);
+                let mut listed = changes(&of);
+                // Of an account that is not known, the list has not all that is to be known.
+                for change in listed.iter_mut().filter(|change| head.account(&change.address).is_none()) {
+                    change.info = None;
+                }
+                canonical.push((head.advance_by_list(number, hash, &listed).expect("it comes next"), plain));
             }
             Step::Fetch { behind, account, slot, is_removed } => {
                 let of = if *is_removed && !removed.is_empty() { &removed } else { &canonical };

@@ -17,11 +17,9 @@ use presim::{
         Attributes, BlockHashes, ChainReceipt, ChainSpec, ChainTx, DEPLOYMENT_PROXY, DEPLOYMENT_PROXY_CODE, Family,
         GasRefunds, genesis_block, receipts_root_and_bloom,
     },
+    engine::{open_block, seal},
     ledger::Snapshot,
-    source::{
-        apply::{extend, open_block, seal},
-        devnet::world::dev_signers,
-    },
+    source::{devnet::world::dev_signers, sub_block::extend},
     state::{Account, AccountChange, Code, CodeCache, LocalWorld},
 };
 use serde_json::{Value, json};

@@ -15,7 +15,7 @@ mod late;
 mod manners;
 mod native;
 mod past;
-mod receipts;
+pub mod receipts;
 mod reorgs;
 mod restarts;
 mod rise;

@@ -1,14 +1,21 @@
 //! State at blocks that are older than those that a node retains, or than the one at which it began.
 
+use std::collections::HashMap;
+
+use alloy_consensus::TxReceipt;
 use alloy_primitives::{Address, B256};
 use serde_json::{Value, json};
 
 use super::{
     built::{Built, ETHEREUM, SOMEBODY, STORE, store, transfer},
-    head, serve, start,
+    head,
+    receipts::with_log_fields,
+    serve,
+    stage::launch,
+    start,
 };
 use crate::{
-    support::{TestNode, hex},
+    support::{TestNode, hex, number, shared},
     upstream::SmallUpstream,
 };
 
@@ -27,7 +34,17 @@ async fn chain(flags: &[&str]) -> (SmallUpstream, TestNode, Vec<Built>) {
         let next = on.next(vec![transfer(ETHEREUM, nonce, number), store(ETHEREUM, nonce + 1, number)], 1);
         blocks.push(next);
     }
-    let upstream = serve(&blocks.iter().collect::<Vec<_>>()).await;
+    let upstream = serve(&[&blocks[0]]).await;
+    for block in &blocks[1..] {
+        upstream.push(with_log_fields(block));
+    }
+    let places: HashMap<B256, B256> =
+        blocks[1..].iter().flat_map(|block| [0, 1].map(|at| (block.tx_hash(at), block.hash()))).collect();
+    upstream.script(move |method, params| {
+        let hash: B256 = serde_json::from_value(params[0].clone()).ok()?;
+        let place = || places.get(&hash).map_or(Value::Null, |block| json!({"hash": hash, "blockHash": block}));
+        (method == "eth_getTransactionByHash").then(|| Ok(place()))
+    });
     let node = start(&upstream.ws_url(), &blocks[0].config, flags).await;
     head(&node, blocks.last().unwrap().hash()).await;
     (upstream, node, blocks)
@@ -69,6 +86,107 @@ async fn requests_run_at_any_block_of_which_the_upstream_has_the_state() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn requests_run_in_the_middle_of_any_block() {
+    let (_upstream, node, blocks) = chain(&KEPT).await;
+    let (call, overrides) = look();
+    let word = |value: u64| format!("{:064x}", value);
+    let sender = blocks[1].sender(0);
+    for number in 1..BLOCKS {
+        let block = &blocks[usize::try_from(number).unwrap()];
+        for index in 0..=2 {
+            // The first transaction sends the block's number, the second stores it.
+            let before: u64 = (1..number).sum();
+            let sent = before + if index > 0 { number } else { 0 };
+            let stored = if index > 1 { number } else { number - 1 };
+            let seen = format!("0x{}{}", word(stored), word(sent));
+            for name in [json!({"blockHash": block.hash()}), json!({"blockNumber": hex(number)})] {
+                let mut at = name.clone();
+                at["transactionIndex"] = json!(index);
+                let read = async |method: &str, params: Value| node.result("/", method, params).await;
+                assert_eq!(read("eth_call", json!([call, at, overrides])).await, seen, "{at}");
+                assert_eq!(read("eth_getBalance", json!([SOMEBODY, at])).await, hex(sent));
+                assert_eq!(read("eth_getTransactionCount", json!([sender, at])).await, hex(2 * (number - 1) + index));
+                assert_eq!(read("eth_getStorageAt", json!([STORE, "0x0", at])).await, format!("0x{}", word(stored)));
+                let values = read("eth_getStorageValues", json!([{STORE.to_string(): ["0x0"]}, at])).await;
+                assert_eq!(values[format!("{STORE:#x}")][0], format!("0x{}", word(stored)));
+                let simulated = json!([{"blockStateCalls": [{"calls": [call], "stateOverrides": overrides}]}, at]);
+                for path in ["/", "/standard"] {
+                    let simulated = node.result(path, "eth_simulateV1", simulated.clone()).await;
+                    assert_eq!(simulated[0]["calls"][0]["returnData"], seen);
+                    // The calls run in the block itself.
+                    assert_eq!(simulated[0]["number"], hex(number));
+                    assert_eq!(simulated[0]["parentHash"], json!(block.header().parent_hash));
+                }
+                let searched = json!([{
+                    "blockStateCalls": [{"calls": [call], "stateOverrides": overrides}], "objective": "gasUsed",
+                    "vary": [{"path": "blocks[0].calls[0].value", "values": ["0x0"]}], "outputs": ["returnData"],
+                }, at]);
+                let found = read("presim_search", searched).await;
+                assert_eq!(found["result"][0]["calls"][0]["returnData"], seen, "{found}");
+                let context = json!({"blockNumber": name, "transactionIndex": index});
+                let many = read("eth_callMany", json!([[{"transactions": [call]}], context, overrides])).await;
+                assert_eq!(many[0][0]["value"], seen);
+            }
+        }
+        let whole = json!([SOMEBODY, {"blockNumber": hex(number), "transactionIndex": -1}]);
+        assert_eq!(node.result("/", "eth_getBalance", whole).await, hex((1..=number).sum::<u64>()));
+        let beyond = json!([SOMEBODY, {"blockNumber": hex(number), "transactionIndex": 3}]);
+        let error = node.error("/", "eth_getBalance", beyond).await;
+        let text = format!("transactionIndex: 3: out of range: block {number} has 2 transactions");
+        assert_eq!((&error["code"], &error["message"]), (&json!(-32602), &json!(text)));
+    }
+    // Where a block is named, a state within one is none.
+    let within = json!({"blockNumber": "0x3", "transactionIndex": 1});
+    for (method, params) in [
+        ("eth_getBlockByNumber", json!([within, false])),
+        ("eth_getProof", json!([SOMEBODY, [], within])),
+        ("debug_traceBlockByNumber", json!([within])),
+    ] {
+        let error = node.error("/", method, params).await;
+        assert!(error["message"].as_str().unwrap().contains("transactionIndex"), "{method}: {error}");
+    }
+    let both = json!({"snapshotId": "0x1", "transactionIndex": 1});
+    assert_eq!(node.error("/", "eth_getBalance", json!([SOMEBODY, both])).await["code"], -32602);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn transactions_of_any_block_are_traced() {
+    let (_upstream, node, blocks) = chain(&KEPT).await;
+    let tracer = json!({"tracer": "callTracer"});
+    for number in 1..BLOCKS {
+        let block = &blocks[usize::try_from(number).unwrap()];
+        let (hashes, receipts) = ([block.tx_hash(0), block.tx_hash(1)], block.receipts());
+        let mut used = 0;
+        let all = node.result("/", "debug_traceBlockByNumber", json!([hex(number), tracer])).await;
+        assert_eq!(all.as_array().map(Vec::len), Some(2));
+        for (index, hash) in hashes.iter().enumerate() {
+            let trace = node.result("/", "debug_traceTransaction", json!([hash, tracer])).await;
+            assert_eq!((&all[index]["result"], &all[index]["txHash"]), (&trace, &json!(hash)));
+            let cumulative = receipts[index].cumulative_gas_used();
+            assert_eq!(trace["gasUsed"], hex(cumulative - std::mem::replace(&mut used, cumulative)));
+        }
+        assert_eq!(all[0]["result"]["value"], hex(number));
+        let by_hash = node.result("/", "debug_traceBlockByHash", json!([block.hash(), tracer])).await;
+        assert_eq!(by_hash, all);
+        let flat = node.result("/", "trace_transaction", json!([hashes[0]])).await;
+        assert_eq!((&flat[0]["action"]["value"], &flat[0]["blockNumber"]), (&json!(hex(number)), &json!(number)));
+        let flat = node.result("/", "trace_block", json!([hex(number)])).await;
+        assert_eq!(flat.as_array().map(Vec::len), Some(2));
+        let replayed = node.result("/", "trace_replayBlockTransactions", json!([hex(number), ["trace"]])).await;
+        assert_eq!(replayed.as_array().map(Vec::len), Some(2));
+    }
+    let nobody = B256::repeat_byte(9);
+    assert_eq!(node.error("/", "debug_traceTransaction", json!([nobody])).await["message"], "transaction not found");
+    let error = node.error("/", "debug_traceBlockByHash", json!([nobody])).await;
+    assert_eq!(error["message"], format!("block {nobody} not found"));
+    assert_eq!(node.error("/", "debug_traceBlockByNumber", json!([hex(BLOCKS + 1)])).await["code"], -32000);
+    assert_eq!(
+        node.error("/", "debug_traceBlockByNumber", json!(["0x0"])).await["message"],
+        "genesis is not traceable"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn state_that_the_upstream_does_not_have_is_refused_at_once() {
     let (upstream, node, blocks) = chain(&KEPT).await;
     let (call, overrides) = look();
@@ -90,4 +208,44 @@ async fn state_that_the_upstream_does_not_have_is_refused_at_once() {
     let quiet = TestNode::quiet();
     let nobody = json!([{"to": Address::ZERO}, {"blockHash": B256::repeat_byte(9)}]);
     assert_eq!(quiet.error("/", "eth_call", nobody).await["code"], -32000);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_official_chain_is_the_same_on_a_node_that_asks_one_that_has_it() {
+    let Some(folder) = shared("vectors/execution-apis") else { return };
+    let (genesis, chain) = (folder.join("genesis.json"), folder.join("chain.rlp"));
+    let genesis = genesis.to_str().unwrap();
+    let whole = TestNode::start(&["--genesis", genesis, "--chain", chain.to_str().unwrap()]);
+    let upstream = whole.url("/standard");
+    let asking = launch(&upstream, None, &[&["--genesis", genesis][..], &KEPT].concat()).await.unwrap();
+    let head = number(&whole.result("/standard", "eth_blockNumber", json!([])).await);
+    let mut traced = 0;
+    for height in 1..=head {
+        let same = async |method: &str, params: Value| {
+            let [one, other] = [
+                asking.call("/standard", method, params.clone()).await,
+                whole.call("/standard", method, params.clone()).await,
+            ];
+            assert_eq!(one, other, "{height}: {method} {params}");
+            other["result"].clone()
+        };
+        let at = json!(hex(height));
+        let block = whole.result("/standard", "eth_getBlockByNumber", json!([at, true])).await;
+        let receipts = whole.result("/standard", "eth_getBlockReceipts", json!([at])).await;
+        let (transactions, receipts) = (block["transactions"].as_array().unwrap(), receipts.as_array().unwrap());
+        for (index, (tx, receipt)) in transactions.iter().zip(receipts).enumerate() {
+            let trace = same("debug_traceTransaction", json!([tx["hash"], {"tracer": "callTracer"}])).await;
+            assert_eq!(trace["gasUsed"], receipt["gasUsed"], "{height}/{index}");
+            let context = json!({"blockNumber": at, "transactionIndex": index});
+            let call = json!({"from": tx["from"], "to": tx["to"], "data": tx["input"], "value": tx["value"]});
+            same("eth_callMany", json!([[{"transactions": [call]}], context])).await;
+            same("eth_getBalance", json!([tx["from"], context])).await;
+            same("eth_getTransactionCount", json!([tx["from"], context])).await;
+            let outputs = ["status", "gasUsed", "returnData", "error"];
+            let simulated = json!([{"blockStateCalls": [{"calls": [call]}], "outputs": outputs}, context]);
+            same("presim_simulate", simulated).await;
+            traced += 1;
+        }
+    }
+    assert!(traced > 50, "only {traced} transactions");
 }

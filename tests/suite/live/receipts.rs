@@ -72,13 +72,18 @@ impl LateStage {
 
 /// Returns the block as an upstream serves it, whose logs have all of their fields.
 pub fn with_log_fields(block: &Built) -> crate::upstream::UpstreamBlock {
-    let mut served = block.block.clone();
+    complete_logs(block.block.clone())
+}
+
+/// Returns a block whose logs have all of their fields.
+pub fn complete_logs(mut served: crate::upstream::UpstreamBlock) -> crate::upstream::UpstreamBlock {
+    let (hash_of_block, number) = (served.hash, served.number);
     let (mut at, receipts) = (0, served.receipts.as_mut().expect("receipts"));
     for (index, receipt) in receipts.iter_mut().enumerate() {
         let hash = receipt["transactionHash"].clone();
         for log in receipt["logs"].as_array_mut().expect("a list") {
-            log["blockHash"] = json!(block.hash());
-            log["blockNumber"] = json!(hex(block.number()));
+            log["blockHash"] = json!(hash_of_block);
+            log["blockNumber"] = json!(hex(number));
             log["transactionHash"] = hash.clone();
             log["transactionIndex"] = json!(hex(index as u64));
             log["logIndex"] = json!(hex(at));

@@ -151,9 +151,16 @@ async fn many_blocks_at_once_are_jumped_over() {
     head(&node, blocks[29].hash()).await;
     shows(&node, &blocks[29]).await;
     assert_eq!(node.metric("presim_upstream_blocks_total{outcome=\"executed\"}"), 30.0);
+    let filter = node.result("/", "eth_newFilter", json!([{ "address": STORE }])).await;
     upstream.reorganise(blocks[30..].iter().map(|built| built.block.clone()).collect());
     head(&node, blocks[99].hash()).await;
     shows(&node, &blocks[99]).await;
+    // The logs of the blocks between come all the same, in order.
+    let mut logs = Vec::new();
+    while logs.len() < 70 {
+        logs.extend(polled(&node, &filter).await);
+    }
+    assert_eq!(logs, reported(&blocks[30..], false));
     assert_eq!(node.metric("presim_upstream_blocks_total{outcome=\"executed\"}"), 30.0);
     let told = tokio::time::timeout(BOUND, node.result("/", "eth_getBlockByNumber", json!([hex(50), false]))).await;
     assert_eq!(told.expect("it answers")["hash"], json!(blocks[49].hash()), "it is the upstream's to tell");

@@ -14,11 +14,9 @@ use alloy_signer::SignerSync;
 use alloy_signer_local::PrivateKeySigner;
 use presim::{
     chain::{Attributes, BlockHashes, BlockTotals, ChainSpec, ChainTx, genesis_block},
+    engine::{execute_block, withdrawals_root},
     ledger::Snapshot,
-    source::{
-        apply::{execute_block, withdrawals_root},
-        chain_file::import_bytes,
-    },
+    source::chain_file::import_bytes,
     state::{CodeCache, LocalWorld},
 };
 use serde_json::Value;

@@ -10,6 +10,7 @@ use presim::{
     chain::{BlockBody, BlockHashes, ChainTx, SealedBlock},
     ledger::Snapshot,
     source::chain_file::import_bytes,
+    state::{CodeCache, LocalWorld, listed_changes},
 };
 use serde::Deserialize;
 
@@ -74,7 +75,7 @@ fn run_test(test: &ChainTest) -> CaseOutcome {
         Ok(head) => head,
         Err(problem) => return CaseOutcome::Failed(problem),
     };
-    let (first, mut valid) = (head.copy(), Vec::new());
+    let (first, mut valid, codes) = (head.copy(), Vec::new(), CodeCache::new(1 << 20));
     for (at, block) in test.blocks.iter().enumerate() {
         // Uncles are checked against the blocks of the same import.
         let imported = if block.has_uncles() {
@@ -91,6 +92,15 @@ fn run_test(test: &ChainTest) -> CaseOutcome {
             }
             (Ok(_), Some(exception)) => return CaseOutcome::Failed(format!("block {at} accepted: {exception}")),
             (Ok(next), None) => {
+                let body = next.head.find_body();
+                if let Some(list) = body.as_ref().and_then(|body| body.access_list.as_ref()) {
+                    // Applied without executing, the block leads to the same state.
+                    let mut world = head.world.clone();
+                    world.apply_many(&listed_changes(list, &head.world, &codes));
+                    if world.local().map(LocalWorld::state_root) != Some(next.head.header.state_root) {
+                        return CaseOutcome::Failed(format!("block {at}: its access list leads to another state"));
+                    }
+                }
                 head = next;
                 let list = block.block_access_list.as_deref().map(compute_block_access_list_hash);
                 if head.head.header.block_access_list_hash != list {

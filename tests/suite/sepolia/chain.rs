@@ -21,18 +21,19 @@ use alloy_signer::SignerSync;
 use alloy_signer_local::PrivateKeySigner;
 use presim::{
     chain::{Attributes, BlockHashes, ChainSpec, ChainTx, DEPLOYMENT_PROXY, DEPLOYMENT_PROXY_CODE, genesis_block},
+    engine::{open_block_with, seal},
     ledger::Snapshot,
-    source::{
-        apply::{extend, open_block_with, seal},
-        devnet::world::dev_signers,
-    },
+    source::{devnet::world::dev_signers, sub_block::extend},
     state::{AccountChange, CodeCache, LocalWorld},
 };
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use serde_json::{Value, json};
 
 use crate::{
-    live::built::{proof, put, receipt_json},
+    live::{
+        built::{proof, put, receipt_json},
+        receipts::complete_logs,
+    },
     system_calls::contracts,
     upstream::{State, UpstreamBlock},
 };
@@ -271,7 +272,7 @@ fn block(snapshot: Arc<Snapshot>, state: Arc<State>, touched: BTreeSet<Address>)
     let receipts = body.transactions.iter().zip(&body.receipts);
     let receipts = receipts.map(|(tx, receipt)| receipt_json(*tx.tx_hash(), tx.ty(), receipt)).collect();
     SepoliaBlock {
-        upstream: UpstreamBlock::from_json(&fields, state).with_receipts(receipts),
+        upstream: complete_logs(UpstreamBlock::from_json(&fields, state).with_receipts(receipts)),
         rlp,
         access_list: body.access_list.clone(),
         touched: touched.into_iter().collect(),

@@ -105,7 +105,12 @@ impl SepoliaStage {
         }
         let blocks = self.blocks.len() - 1;
         say(&format!("{answers} answers on {blocks} blocks were equal"));
-        assert_eq!(node.metric("presim_upstream_blocks_total{outcome=\"executed\"}"), blocks as f64);
+        let has_list = |block: &&Arc<SepoliaBlock>| block.access_list.is_some() && !block.number().is_multiple_of(32);
+        let listed = self.blocks[1..].iter().filter(has_list).count();
+        for (outcome, count) in [("listed", listed), ("executed", blocks - listed)] {
+            let metric = format!("presim_upstream_blocks_total{{outcome=\"{outcome}\"}}");
+            assert_eq!(node.metric(&metric), count as f64, "{outcome}");
+        }
         for problem in FeedProblem::ALL {
             let name = format!("presim_feed_fallbacks_total{{reason=\"{}\"}}", problem.as_str());
             assert_eq!(node.metric(&name), 0.0, "{problem:?}");

@@ -146,7 +146,7 @@ impl<B: NamesBlock> Method for GetBlockReceipts<B> {
             return Ok(json::null(out));
         };
         json::metered_list(out, meter, block.transactions(), |out, included| {
-            json::receipt(out, &block, &included, &backend.spec, dialect);
+            json::receipt(out, &block, &included, &backend.spec);
         })?;
         Ok(Lookup::Found)
     }
@@ -286,17 +286,14 @@ impl Method for GetTransactionReceipt {
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let told = |(block, _): &(Block, usize)| !backend.is_waiting(run.dialect, run.published, block.number());
         let found = run.published.transaction(&self.hash.into()).filter(told);
-        let dialect = run.dialect;
-        Ok(show(found, &mut run.out, |block, included, out| {
-            json::receipt(out, block, included, &backend.spec, dialect)
-        }))
+        Ok(show(found, &mut run.out, |block, included, out| json::receipt(out, block, included, &backend.spec)))
     }
 }
 
 /// Writes the receipt of a transaction, pre-confirmed or not.
 pub fn write_receipt(backend: &Backend, run: &mut Run<'_>, hash: B256) {
-    let (found, dialect) = (run.published.transaction(&hash), run.dialect);
-    show(found, &mut run.out, |block, included, out| json::receipt(out, block, included, &backend.spec, dialect));
+    let found = run.published.transaction(&hash);
+    show(found, &mut run.out, |block, included, out| json::receipt(out, block, included, &backend.spec));
 }
 
 /// Calls `write` for the transaction at an index of a block, or writes null if there is none.

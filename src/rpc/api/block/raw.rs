@@ -81,7 +81,7 @@ impl Method for GetRawReceipts {
     }
 }
 
-/// A transaction in EIP-2718 bytes: sealed, pre-confirmed or in the pool, always without blobs; 0x if there is none, null with --testing.
+/// A transaction in EIP-2718 bytes: sealed, pre-confirmed or in the pool, always without blobs; 0x if there is none.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(expecting = "1 parameter: a transaction's hash")]
 pub struct GetRawTransaction {
@@ -89,7 +89,7 @@ pub struct GetRawTransaction {
 }
 
 impl Method for GetRawTransaction {
-    type Answer = Option<Data>;
+    type Answer = Data;
     const EXAMPLE: Example = Example {
         params: r#"["0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421"]"#,
         answer: r#""0x""#,
@@ -102,9 +102,6 @@ impl Method for GetRawTransaction {
             .or_else(|| backend.pool.get(&hash).map(|tx| tx.encoded_2718()))
             // The transaction may have moved from the pool into a block that was published after the request arrived.
             .or_else(|| raw_transaction(backend.pool.published().transaction(&hash)));
-        if raw.is_none() && run.dialect.for_tests {
-            return Ok(json::null(&mut run.out));
-        }
         Ok(bytes(&mut run.out, raw))
     }
 }

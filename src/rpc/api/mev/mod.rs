@@ -70,7 +70,7 @@ impl Query for SimBundle {
 
     fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<SimBundleResult> {
         let SimBundleRequest { bundle, simulation, parent, timeout } = self.into_request(&backend.limits.shape)?;
-        let snapshot = backend.select(run.published, parent)?;
+        let snapshot = backend.select(run, parent)?;
         run.limit_time(timeout.filter(|timeout| *timeout > 0).map(Duration::from_millis));
         let (rules, client) = (backend.rules(run.dialect), run.client);
         let asked = simulation.blocks.first().and_then(|block| block.block.number);

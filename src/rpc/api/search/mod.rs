@@ -51,11 +51,17 @@ impl Serve for Search {
     };
 
     /// Runs the variants, and answers with the best ones. At the deadline, the answer has the best so far.
-    async fn serve((): &(), runner: &Arc<RequestRunner>, request: Request) -> Result<Vec<u8>> {
+    async fn serve((): &(), runner: &Arc<RequestRunner>, mut request: Request) -> Result<Vec<u8>> {
         let arrived = Instant::now();
         let left = request.ticket.deadline().saturating_duration_since(arrived);
-        let ((begun, form), _) = runner.run_step(TARGET, request.clone(), begin_search).await?;
-        let begun = Arc::new(begun);
+        let ((begun, form), _) = loop {
+            let target = if request.published.older() > 0 { RunTarget::On(LaneName::Past) } else { TARGET };
+            match runner.run_step(target, request.clone(), begin_search).await {
+                Err(RpcError::UnknownBlock(unknown)) => request = runner.with_older(request, unknown).await?,
+                begun => break begun?,
+            }
+        };
+        let (begun, is_past) = (Arc::new(begun), request.published.older() > 0);
         // A fifth of the time is left for the outputs.
         let stops = arrived + left.mul_f64(0.8);
         let rate = SearchRate::begin(request.caller.client.clone(), begun.first.len(), stops)?;
@@ -78,6 +84,7 @@ impl Serve for Search {
             ticket: request.ticket,
             stops,
             params: request.params,
+            lane: if is_past { LaneName::Past } else { LaneName::Bundle },
         };
         searcher.finish(&begun, &rate, show).await
     }
@@ -119,7 +126,7 @@ impl RunRate for SearchRate {
 fn begin_search(backend: &Backend, run: &mut Run<'_>) -> Result<(BegunSearch, ResultForm)> {
     let request = params::parse::<Search>(run.params, run.dialect)?.into_request(run.dialect, &backend.limits.shape)?;
     let SearchRequest { search, selector, form } = request;
-    let snapshot = backend.select(run.published, selector)?;
+    let snapshot = backend.select(run, selector)?;
     let rules = backend.rules(run.dialect);
     let begun = BegunSearch::begin(&mut backend.engine(&rules, run.reset_to(&snapshot)), &snapshot, &search);
     Ok((begun.map_err(|error| run.dialect.simulation_error(error))?, form))

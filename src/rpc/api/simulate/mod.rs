@@ -60,7 +60,7 @@ fn simulate(backend: &Backend, run: &mut Run<'_>, request: SimulationRequest) ->
     if run.meter.is_short() && is_long {
         return Err(run.move_to_worker());
     }
-    let (snapshot, rules) = (backend.select(run.published, request.selector)?, backend.rules(run.dialect));
+    let (snapshot, rules) = (backend.select(run, request.selector)?, backend.rules(run.dialect));
     let (dialect, client) = (run.dialect, run.client);
     let overlay = run.reset_to(&snapshot);
     overlay.record_reads(request.simulation.outputs.contains(Outputs::READ_SET));

@@ -17,6 +17,7 @@ use serde::Deserialize;
 use super::payload::BuiltBlock;
 use crate::{
     chain::{Attributes, ChainReceipt, ChainTx, Family, SealedBlock, gas_limit_towards},
+    engine::{Applied, open_block_with, seal},
     ledger::{OpenBlock, Selector, Snapshot},
     meter::Meter,
     pool::{BlockFees, SentTransaction},
@@ -29,7 +30,7 @@ use crate::{
         protocol::error::{Result, RpcError},
         run::{Backend, Run},
     },
-    source::apply::{Applied, SubBlock, extend, open_block_with, seal},
+    source::sub_block::{SubBlock, extend},
 };
 
 /// The gas limit that built blocks approach: the default of geth's `--miner.gaslimit`.
@@ -100,7 +101,7 @@ impl Query for BuildBlock {
             let text = "not on the OP stack: the attributes have no deposits, with which its blocks begin";
             return Err(RpcError::new(-32000, text));
         }
-        let parent = backend.select(run.published, Selector::Hash(self.parent.into()))?;
+        let parent = backend.select(run, Selector::Hash(self.parent.into()))?;
         if parent.open.is_some() {
             let hash = B256::from(self.parent);
             let text = format!("params[0]: {hash}: a block that is being built: expected a sealed one");
@@ -202,7 +203,7 @@ impl BuildBlock {
 /// Fills a block from the pool, without blob transactions, whose blobs the pool does not keep.
 fn push_best(
     backend: &Backend,
-    block: &mut SubBlock<'_>,
+    block: &mut SubBlock<'_, '_>,
     on: &Snapshot,
     open: &OpenBlock,
     meter: &mut Meter,
@@ -223,7 +224,7 @@ fn push_best(
 }
 
 /// Appends all of the transactions.
-fn push_all(block: &mut SubBlock<'_>, list: Vec<Recovered<TxEnvelope>>, meter: &mut Meter) -> Result<()> {
+fn push_all(block: &mut SubBlock<'_, '_>, list: Vec<Recovered<TxEnvelope>>, meter: &mut Meter) -> Result<()> {
     for (index, tx) in list.into_iter().enumerate() {
         meter.check()?;
         let ran = block.push(tx.convert());

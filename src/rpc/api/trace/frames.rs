@@ -18,7 +18,7 @@ use super::{
 use crate::{
     chain::Family,
     engine::{ParityOptions, Tracer},
-    ledger::{self, Selector},
+    ledger::{self, Chain, Selector, UnknownBlock},
     rpc::{
         api::{Example, Method},
         json::{
@@ -69,7 +69,7 @@ impl Method for Transaction {
         Example { params: r#"["0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421"]"#, answer: "null" };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
-        let Some((block, index)) = run.published.transaction(&self.hash.into()) else {
+        let Some((block, index)) = find(run.published, self.hash)? else {
             run.out.extend_from_slice(b"null");
             return Ok(Lookup::Found);
         };
@@ -78,6 +78,16 @@ impl Method for Transaction {
         frames_of(backend, run, &block, index..index + 1, &mut page, |_| true)?;
         run.out.push(b']');
         Ok(Lookup::Found)
+    }
+}
+
+/// Returns the block of a transaction, and the transaction's index there. On an upstream's chain one that is not known here may be in an
+/// older block.
+fn find(published: &Chain, hash: Fixed<32>) -> Result<Option<(ledger::Block, usize)>> {
+    let hash = hash.into();
+    match published.transaction(&hash) {
+        None if published.tags().is_some() => Err(UnknownBlock::Transaction { hash }.into()),
+        found => Ok(found),
     }
 }
 
@@ -100,8 +110,7 @@ impl Method for Get {
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let start = run.out.len();
         // The list of indices selects a trace only if it has one element, as in Erigon and reth.
-        if let (Some((block, at)), [Number(index)]) = (run.published.transaction(&self.hash.into()), &self.indices[..])
-        {
+        if let (Some((block, at)), [Number(index)]) = (find(run.published, self.hash)?, &self.indices[..]) {
             let mut page = TracePage { skip: *index, left: Some(1), ..TracePage::all(backend.limits.max_response) };
             frames_of(backend, run, &block, at..at + 1, &mut page, |_| true)?;
         }

@@ -2,6 +2,8 @@
 
 use std::{ops::Range, sync::Arc};
 
+use alloy_eips::BlockHashOrNumber;
+
 use crate::{
     engine::{self, CallResult, ParityTrace, Trace, Tracer},
     ledger::{Block, Chain, Included, Selector, Snapshot, UnknownBlock},
@@ -45,13 +47,10 @@ pub fn trace_calls(
 
 /// Returns the block that `selector` selects, with geth's error if there is none.
 pub fn find_block(backend: &Backend, published: &Chain, selector: Selector) -> Result<Block> {
-    backend.block(published, selector)?.ok_or_else(|| {
-        let text = match selector {
-            Selector::Number(number) => format!("block #{number} not found"),
-            Selector::Hash(hash) => format!("block {hash} not found"),
-            _ => "block not found".to_owned(),
-        };
-        RpcError::new(-32000, text)
+    backend.block(published, selector)?.ok_or_else(|| match selector {
+        Selector::Number(number) => UnknownBlock::Contents { block: BlockHashOrNumber::Number(number) }.into(),
+        Selector::Hash(hash) => UnknownBlock::Contents { block: BlockHashOrNumber::Hash(hash) }.into(),
+        _ => RpcError::new(-32000, "block not found"),
     })
 }
 
@@ -72,7 +71,8 @@ pub fn find_traced(published: &Chain, hash: Fixed<32>) -> Result<(Block, usize)>
 
 /// Returns the block of a transaction, and the transaction's index there, with geth's error if there is none.
 pub fn find_transaction(published: &Chain, hash: Fixed<32>) -> Result<(Block, usize)> {
-    published.transaction(&hash.into()).ok_or_else(|| RpcError::new(-32000, "transaction not found"))
+    let hash = hash.into();
+    Ok(published.transaction(&hash).ok_or(UnknownBlock::Transaction { hash })?)
 }
 
 /// Replays `block`, and passes the traces of some of its transactions to `write`, with the buffer of the response.
@@ -116,7 +116,8 @@ fn before(published: &Chain, block: &Block) -> Result<Arc<Snapshot>> {
     let number = block.number();
     let parent = number.checked_sub(1).ok_or_else(|| RpcError::new(-32000, "genesis is not traceable"))?;
     published.select(Selector::Number(parent)).map_err(|error| match error {
-        UnknownBlock::Pruned { oldest, .. } => RpcError::new(
+        // The state of an upstream's block can be fetched.
+        UnknownBlock::Pruned { oldest, .. } if published.tags().is_none() => RpcError::new(
             -32000,
             format!(
                 "block {number} is not traceable: the state before it is not retained, the oldest retained is after block {oldest} (--keep-blocks)"

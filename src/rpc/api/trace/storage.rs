@@ -78,7 +78,7 @@ impl Method for StorageRange {
         let start = B256::right_padding_from(&start);
         let selector = Selector::from(self.block);
         // Before the transactions that genesis does not have, its state is there.
-        let is_genesis = backend.select(run.published, selector)?.header().number == 0;
+        let is_genesis = backend.select(run, selector)?.header().number == 0;
         let index = Some(self.transaction_index.0).filter(|index| *index > 0 || !is_genesis);
         let (_, overlay) = backend.set_up_at(run, selector, index, "params[1]")?;
         let world = overlay.changed_world();

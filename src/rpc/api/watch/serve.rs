@@ -102,7 +102,8 @@ async fn begin_watch(
         .map(|(name, bundle)| (name, NodeBundle { request: bundle, dialect, backend: backend.clone() }));
     let listener = Connections { subscriptions: watches.subscriptions.clone(), id, selector };
     let watch = Arc::new(Watch::new(id, owner, selector, bundles, bytes, listener));
-    let first = backend.select(&request.published, selector)?.id;
+    backend.admit(&request.published, selector)?;
+    let first = request.published.select(selector).map_err(RpcError::from)?.id;
     list.add(&watch).map_err(|error| RpcError::limit(error.to_string()))?;
     if let Some(starting) = &request.starting {
         starting.watch(id).inspect_err(|_| {

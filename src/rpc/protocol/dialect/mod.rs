@@ -51,8 +51,7 @@ pub struct Dialect {
     pub counts_reverted_logs: bool,
     /// Whether the node answers as libraries for tests expect of anvil where that is more lenient than geth: keys of `txpool_*` in
     /// small letters; a transaction that fails gets the gas of a block, and a transfer its 21,000, without a look at the
-    /// sender's funds; `eth_fillTransaction` shows the price beside the fees, and a tip above its cap; receipts have the block's
-    /// timestamp and blob fee; the bytes of an unknown transaction are null.
+    /// sender's funds; `eth_fillTransaction` shows the price beside the fees, and a tip above its cap.
     pub for_tests: bool,
     /// Returns the error of an `eth_call` that reverted with this data.
     pub revert: fn(Bytes) -> RpcError,

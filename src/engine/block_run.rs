@@ -1,9 +1,9 @@
-//! From one snapshot to the next: opening a block, extending it by a sub-block, and sealing it; and executing whole
-//! blocks.
+//! A block as it is executed: opened on its parent, extended by transactions, and ended; in parts that run as far as the state that they
+//! read is known.
 
 use std::sync::Arc;
 
-use alloy_consensus::{EMPTY_ROOT_HASH, Eip658Value, Header, ReceiptEnvelope, TxReceipt, transaction::Recovered};
+use alloy_consensus::{EMPTY_ROOT_HASH, Eip658Value, Header, ReceiptEnvelope, transaction::Recovered};
 use alloy_eips::{
     eip4895::Withdrawals,
     eip7685::Requests,
@@ -14,17 +14,16 @@ use alloy_hardforks::EthereumHardforks;
 use alloy_primitives::B256;
 use op_alloy::consensus::L2_TO_L1_MESSAGE_PASSER_ADDRESS;
 
+use super::block_executor::{BlockProgress, BlockResult, ChainExecutor};
 use crate::{
     abi::CONSOLE,
     chain::{
-        Attributes, BlockBody, BlockTotals, ChainReceipt, ChainSpec, ChainTx, Family, GasLeft, GasRefunds, OpFork,
-        SealedBlock, Unexecutable, merged_access_list,
+        Attributes, BlockBody, BlockTotals, ChainReceipt, ChainSpec, ChainTx, Family, GasRefunds, OpFork, SealedBlock,
+        Unexecutable, merged_access_list,
     },
-    engine::{BlockProgress, BlockResult, ChainExecutor},
-    ledger::{OpenBlock, Record, Snapshot},
+    ledger::{OpenBlock, Snapshot, StateStep},
     meter::Meter,
-    pool::BlockSpace,
-    state::{AccountChange, LocalWorld, Missed, Overlay, World},
+    state::{AccountChange, LocalWorld, MergedChanges, Missed, Overlay, World},
 };
 
 /// A snapshot made from another, and the changes of state between them.
@@ -38,38 +37,6 @@ pub struct Applied {
     pub missed: Missed,
     /// Whether the console of test libraries was called.
     pub calls_console: bool,
-}
-
-/// The next sub-block of a chain that is built here.
-#[derive(Debug)]
-pub struct SubBlockStep {
-    /// The sealed block, if this was its last sub-block.
-    pub sealed: Option<Applied>,
-    /// The newest snapshot: the sub-block, or the empty block opened on the sealed one.
-    pub next: Applied,
-}
-
-impl SubBlockStep {
-    /// Returns whether the console of test libraries was called, apart from the block that is opened next.
-    pub fn calls_console(&self) -> bool {
-        self.sealed.as_ref().unwrap_or(&self.next).calls_console
-    }
-
-    /// Takes the state of an upstream that was not known. Unless empty, everything else here is invalid.
-    pub fn take_missed(&mut self) -> Missed {
-        let mut missed = std::mem::take(&mut self.next.missed);
-        missed.extend(self.sealed.as_mut().map(|sealed| std::mem::take(&mut sealed.missed)).unwrap_or_default());
-        missed
-    }
-}
-
-impl From<SubBlockStep> for Record {
-    fn from(SubBlockStep { sealed, next }: SubBlockStep) -> Self {
-        match sealed {
-            None => Self::SubBlock(next.snapshot),
-            Some(sealed) => Self::Seal { sealed: sealed.snapshot, next: Some(next.snapshot) },
-        }
-    }
 }
 
 /// Opens the next block on the head of `on`: empty, after its pre-block system calls. The first block of Amsterdam begins
@@ -113,17 +80,30 @@ pub fn open_block_with(spec: &ChainSpec, on: &Snapshot, header: Header) -> Resul
     Ok(next(on, &mut overlay, open))
 }
 
-/// Extends the block being built by a sub-block that `fill` fills. Costs what its transactions use and change, whatever
+/// A part of a block that is being executed.
+pub struct BlockPart<'a> {
+    /// The executor.
+    pub executor: ChainExecutor<'a>,
+    transactions: Vec<Recovered<ChainTx>>,
+}
+
+impl BlockPart<'_> {
+    /// Adds the transaction that was executed last.
+    pub fn include(&mut self, tx: Recovered<ChainTx>) {
+        self.transactions.push(tx);
+    }
+}
+
+/// Extends the block being built by a part that `fill` executes. Costs what its transactions use and change, whatever
 /// the block or the state holds already.
-pub fn extend(spec: &ChainSpec, on: &Snapshot, open: &OpenBlock, fill: impl FnOnce(&mut SubBlock<'_>)) -> Applied {
+pub fn extend(spec: &ChainSpec, on: &Snapshot, open: &OpenBlock, fill: impl FnOnce(&mut BlockPart<'_>)) -> Applied {
     let mut overlay = Overlay::new(on.world.clone(), on.hashes.clone());
     let mut executor = ChainExecutor::new(spec, &mut overlay, &open.header, None, &[]);
     executor.resume(BlockProgress::of(open));
     executor.refund(open.refunds.clone());
-    let max_blob_gas = spec.blob_params(open.header.timestamp).map_or(0, |params| params.max_blob_gas_per_block());
-    let mut sub_block = SubBlock { spec, header: &open.header, executor, transactions: Vec::new(), max_blob_gas };
-    fill(&mut sub_block);
-    let SubBlock { mut executor, transactions, .. } = sub_block;
+    let mut part = BlockPart { executor, transactions: Vec::new() };
+    fill(&mut part);
+    let BlockPart { mut executor, transactions } = part;
     let mut grown = open.clone();
     let BlockProgress { gas, blob_gas, .. } = executor.progress();
     grown.set_gas(gas);
@@ -136,56 +116,138 @@ pub fn extend(spec: &ChainSpec, on: &Snapshot, open: &OpenBlock, fill: impl FnOn
     next(on, &mut overlay, grown)
 }
 
-/// Transactions of a block that have run, up to one that needs state which is not known.
-#[derive(Debug)]
-pub struct Stretch {
-    /// The snapshot after the transactions that have run, with the block still open.
-    pub snapshot: Snapshot,
-    /// Their changes, each account once.
-    pub changes: Arc<Vec<AccountChange>>,
-    /// The number of transactions that have run.
-    pub executed: usize,
-    /// The state of an upstream that the transaction after them needs first.
-    pub missed: Missed,
-    /// The error of the transaction after them, if it is invalid in the block.
-    pub failed: Option<BlockExecutionError>,
+/// A block that is executed in parts, each as far as the state that its transactions read is known. What has run need not run again: the
+/// rest goes on when the missing state is there.
+#[derive(Clone, Debug)]
+pub struct BlockRun {
+    /// The state after the transactions so far, with the block open.
+    at: Arc<Snapshot>,
+    /// The steps of the parts.
+    path: Vec<Arc<StateStep>>,
+    /// The number of transactions that have been executed in this run.
+    executed: usize,
 }
 
-/// Extends the block being built by transactions, as far as the state that they read is known, and not much further than
-/// `gas`. What has run need not run again: the rest is executed on the returned snapshot when the missing state is there.
-pub fn extend_known(
-    spec: &ChainSpec,
-    on: &Snapshot,
-    open: &OpenBlock,
-    transactions: &[Recovered<ChainTx>],
-    gas: u64,
-) -> Stretch {
-    let mut failed = None;
-    let mut executed = 0;
-    let enough = open.header.gas_used.saturating_add(gas);
-    let applied = extend(spec, on, open, |sub_block| {
-        for tx in transactions {
-            match sub_block.executor.execute_known(tx) {
-                Ok(true) => sub_block.transactions.push(tx.clone()),
-                Ok(false) => return,
-                Err(error) => {
-                    failed = Some(error);
+/// A transaction that is invalid in its block.
+#[derive(Debug, thiserror::Error)]
+#[error("transaction {index}: {error}")]
+pub struct InvalidTransaction {
+    /// The number of transactions that have been executed in the run before it.
+    pub index: usize,
+    /// The reason.
+    pub error: BlockExecutionError,
+}
+
+impl BlockRun {
+    /// Begins the block of `header` on its parent: runs the opening system calls. Returns the state that they miss, too. Unless that is
+    /// empty, the run is good for looking ahead alone.
+    ///
+    /// # Errors
+    ///
+    /// Returns a [`BlockExecutionError`] if a system call fails.
+    pub fn begin(spec: &ChainSpec, on: &Snapshot, header: Header) -> Result<(Self, Missed), BlockExecutionError> {
+        let Applied { snapshot, missed, .. } = open_block_with(spec, on, header)?;
+        Ok((Self { path: snapshot.path.clone(), at: Arc::new(snapshot), executed: 0 }, missed))
+    }
+
+    /// Creates a run that goes on in the block which `at` is building.
+    pub fn resume(at: Arc<Snapshot>) -> Self {
+        Self { at, path: Vec::new(), executed: 0 }
+    }
+
+    /// Sets the refunds of gas of the block's transactions.
+    pub fn refund(&mut self, refunds: GasRefunds) {
+        self.at = Arc::new(self.at.with_refunds(refunds));
+    }
+
+    /// Returns the state after the transactions so far.
+    pub const fn at(&self) -> &Arc<Snapshot> {
+        &self.at
+    }
+
+    /// Returns the number of transactions that have been executed in this run.
+    pub const fn executed(&self) -> usize {
+        self.executed
+    }
+
+    /// Returns the state after the transactions so far, with the steps to it from where the run began.
+    pub fn into_snapshot(self) -> Snapshot {
+        let mut snapshot = self.at.copy();
+        snapshot.path = self.path;
+        snapshot
+    }
+
+    /// Executes the next transactions, as far as the state that they read is known, and not much further than `gas`. Returns the state
+    /// that the first that was not executed needs.
+    ///
+    /// # Errors
+    ///
+    /// Returns an [`InvalidTransaction`] if one is invalid in the block. Those before it have been executed.
+    pub fn go_on(
+        &mut self,
+        spec: &ChainSpec,
+        transactions: &[Recovered<ChainTx>],
+        gas: u64,
+    ) -> Result<Missed, InvalidTransaction> {
+        let at = self.at.clone();
+        let Some(open) = &at.open else {
+            let error = BlockExecutionError::msg("no block is open");
+            return Err(InvalidTransaction { index: self.executed, error });
+        };
+        let (mut failed, mut executed) = (None, 0);
+        let enough = open.header.gas_used.saturating_add(gas);
+        let Applied { snapshot, missed, .. } = extend(spec, &at, open, |part| {
+            for tx in transactions {
+                match part.executor.execute_known(tx) {
+                    Ok(true) => part.include(tx.clone()),
+                    Ok(false) => return,
+                    Err(error) => {
+                        failed = Some(error);
+                        return;
+                    }
+                }
+                executed += 1;
+                if part.executor.progress().gas.used() >= enough {
                     return;
                 }
             }
-            executed += 1;
-            if sub_block.executor.progress().gas.used() >= enough {
-                return;
-            }
+        });
+        self.executed += executed;
+        self.path.extend(snapshot.path.iter().cloned());
+        self.at = Arc::new(snapshot);
+        failed.map_or(Ok(missed), |error| Err(InvalidTransaction { index: self.executed, error }))
+    }
+
+    /// Runs the withdrawals and the closing system calls without effect: adds the state that is not known to `missed`.
+    pub fn look_at_end(&self, spec: &ChainSpec, withdrawals: Option<&Withdrawals>, missed: &mut Missed) {
+        if let Ok(end) = self.end(spec, withdrawals) {
+            missed.extend(end.missed.state());
         }
-    });
-    let Applied { snapshot, changes, missed, .. } = applied;
-    Stretch { snapshot, changes, executed, missed, failed }
+    }
+
+    /// Runs what comes after the last transaction: withdrawals, requests, and the closing system calls. The changes are those of this part;
+    /// receipts, gas and access list are the whole block's.
+    ///
+    /// # Errors
+    ///
+    /// Returns a [`BlockExecutionError`] if a system call fails.
+    pub fn end(&self, spec: &ChainSpec, withdrawals: Option<&Withdrawals>) -> Result<BlockEnd, BlockExecutionError> {
+        let Some(open) = &self.at.open else { return Err(BlockExecutionError::msg("no block is open")) };
+        close(spec, &self.at, open, withdrawals)
+    }
+
+    /// Returns the changes of the parts so far, and of `end`, each account once.
+    pub fn changes(&self, end: &BlockEnd) -> Vec<AccountChange> {
+        let mut merged = MergedChanges::default();
+        self.path.iter().for_each(|step| merged.add(&step.changes));
+        merged.add(&end.changes);
+        merged.to_vec()
+    }
 }
 
 /// Runs transactions of a block without order or effect, to find the state that they will need: adds what is not known to
 /// `missed`, and returns the transactions among `which`, by their indices, that have missed something.
-pub fn prefetch(
+pub fn look_ahead(
     spec: &ChainSpec,
     on: &Snapshot,
     transactions: &[Recovered<ChainTx>],
@@ -210,134 +272,13 @@ pub fn prefetch(
     still
 }
 
-/// Runs the withdrawals and the system calls that end the block that `on` is building, without effect: adds the state that is not
-/// known to `missed`.
-pub fn prefetch_end(spec: &ChainSpec, on: &Snapshot, withdrawals: Option<&Withdrawals>, missed: &mut Missed) {
-    if let Some(open) = &on.open
-        && let Ok(closed) = close(spec, on, open, withdrawals)
-    {
-        missed.extend(closed.missed.state());
-    }
-}
-
-/// A sub-block being filled.
-pub struct SubBlock<'a> {
-    spec: &'a ChainSpec,
-    header: &'a Header,
-    executor: ChainExecutor<'a>,
-    transactions: Vec<Recovered<ChainTx>>,
-    max_blob_gas: u64,
-}
-
-/// The reason why a bundle does not fit in a sub-block.
-#[expect(missing_docs, reason = "the names of the fields say what they hold")]
-#[derive(Debug, thiserror::Error)]
-pub enum Misfit {
-    /// A transaction cannot be included.
-    #[error("transaction {index} of the bundle: {error}")]
-    Invalid { index: usize, error: BlockExecutionError },
-    /// A transaction fails that must not.
-    #[error("transaction {index} of the bundle fails")]
-    Fails { index: usize },
-    /// The bundle takes more time than it may.
-    #[error("the time is up after {ran} transactions of the bundle")]
-    Late { ran: usize },
-    /// The block has not enough blob gas left.
-    #[error("transaction {index} of the bundle: the block has not enough blob gas left")]
-    Blobs { index: usize },
-    /// State of an upstream is not known, which the sub-block [has missed](SubBlock::has_missed).
-    #[error("transaction {index} of the bundle reads state that is not known")]
-    Unknown { index: usize },
-}
-
-impl SubBlock<'_> {
-    /// Returns the gas that the block has left.
-    pub fn room(&self) -> BlockSpace {
-        let BlockProgress { gas, blob_gas, .. } = self.executor.progress();
-        BlockSpace {
-            gas: GasLeft::of(self.spec, self.header, gas),
-            blob_gas: self.max_blob_gas.saturating_sub(blob_gas),
-        }
-    }
-
-    /// Returns whether something was looked for that is not known of an upstream's state.
-    pub fn has_missed(&mut self) -> bool {
-        self.executor.overlay().has_missed()
-    }
-
-    /// Executes a transaction at the end of the sub-block, and returns whether all the state that it reads is known. If not, it
-    /// changes nothing.
-    ///
-    /// # Errors
-    ///
-    /// Returns a [`BlockExecutionError`] if the transaction cannot be included, or not be executed here. It then changes
-    /// nothing.
-    pub fn push(&mut self, tx: Recovered<ChainTx>) -> Result<bool, BlockExecutionError> {
-        let is_known = run_whole(&mut self.executor, &tx)?;
-        if is_known {
-            self.transactions.push(tx);
-        }
-        Ok(is_known)
-    }
-
-    /// Executes the transactions of a bundle at the end of the sub-block, one after the other, all or none of them. Only
-    /// those for which `may_fail` holds may fail, which is to be included without success.
-    ///
-    /// They run twice: first on a copy of the state, because an executor cannot take a transaction back. That run ends
-    /// where `has_time` does not hold.
-    ///
-    /// # Errors
-    ///
-    /// Returns the [`Misfit`] of the first transaction that does not fit. The bundle then changes nothing.
-    pub fn push_all(
-        &mut self,
-        bundle: Vec<Recovered<ChainTx>>,
-        may_fail: impl Fn(&B256) -> bool,
-        has_time: impl Fn() -> bool,
-    ) -> Result<(), Misfit> {
-        let mut overlay = self.executor.overlay().changed_copy();
-        let mut trial = ChainExecutor::new(self.spec, &mut overlay, self.header, None, &[]);
-        trial.resume(self.executor.progress());
-        for (index, tx) in bundle.iter().enumerate() {
-            if !has_time() {
-                return Err(Misfit::Late { ran: index });
-            }
-            if !run_whole(&mut trial, tx).map_err(|error| Misfit::Invalid { index, error })? {
-                drop(trial);
-                self.executor.overlay().add_missed(overlay.take_missed());
-                return Err(Misfit::Unknown { index });
-            }
-            if trial.progress().blob_gas > self.max_blob_gas {
-                return Err(Misfit::Blobs { index });
-            }
-            let succeeded = trial.receipts_mut().last().is_some_and(|receipt| receipt.status());
-            if !succeeded && !may_fail(tx.tx_hash()) {
-                return Err(Misfit::Fails { index });
-            }
-        }
-        for (index, tx) in bundle.into_iter().enumerate() {
-            if !self.push(tx).map_err(|error| Misfit::Invalid { index, error })? {
-                return Err(Misfit::Unknown { index });
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Returns an error if there is a reason why a transaction is not executed: presim does not guess.
-fn check_executable(why: Option<Unexecutable>) -> Result<(), BlockExecutionError> {
+/// Checks that there is no reason why a transaction is not executed: presim does not guess.
+///
+/// # Errors
+///
+/// Returns a [`BlockExecutionError`] if there is one.
+pub fn check_executable(why: Option<Unexecutable>) -> Result<(), BlockExecutionError> {
     why.map_or(Ok(()), |why| Err(BlockExecutionError::msg(why)))
-}
-
-/// Executes a transaction of a block that is built here, unless presim cannot. Returns whether the state that it reads is known.
-fn run_whole(executor: &mut ChainExecutor<'_>, tx: &Recovered<ChainTx>) -> Result<bool, BlockExecutionError> {
-    let ran = executor.execute_known(tx);
-    let why = executor.overlay().take_unexecutable();
-    if why.is_some() {
-        // The meter was stopped.
-        executor.overlay().meter = Meter::default();
-    }
-    check_executable(why).and(ran)
 }
 
 /// Seals the block being built: withdrawals, requests, roots and hash. Returns the requests too (EIP-7685). Blocks
@@ -354,7 +295,7 @@ pub fn seal(
     withdrawals: Withdrawals,
 ) -> Result<(Applied, Requests), BlockExecutionError> {
     let withdrawals = spec.is_shanghai_active_at_timestamp(open.header.timestamp).then_some(withdrawals);
-    let Executed { world, changes, missed, receipts, requests, access_list, gas_used, blob_gas_used } =
+    let BlockEnd { world, changes, missed, receipts, requests, access_list, gas_used, blob_gas_used } =
         close(spec, on, open, withdrawals.as_ref())?;
     let transactions: Vec<_> = open.transactions.iter().cloned().collect();
     let mut header = open.header.clone();
@@ -378,28 +319,28 @@ pub fn seal(
 /// # Errors
 ///
 /// Returns a [`BlockExecutionError`] if a system call fails.
-pub fn close(
+fn close(
     spec: &ChainSpec,
     on: &Snapshot,
     open: &OpenBlock,
     withdrawals: Option<&Withdrawals>,
-) -> Result<Executed, BlockExecutionError> {
+) -> Result<BlockEnd, BlockExecutionError> {
     let mut overlay = Overlay::new(on.world.clone(), on.hashes.clone());
     let mut executor = ChainExecutor::new(spec, &mut overlay, &open.header, withdrawals, &[]);
     executor.resume(BlockProgress::of(open));
     let result = executor.finish(open.receipts.iter().cloned());
-    let mut executed = Executed::of(overlay, result)?;
-    if let Some(last) = executed.access_list.take() {
+    let mut end = BlockEnd::of(overlay, result)?;
+    if let Some(last) = end.access_list.take() {
         let mut parts = open.access_lists.clone();
         parts.push_back(Arc::new(last));
-        executed.access_list = merged_access_list(&parts, 0);
+        end.access_list = merged_access_list(&parts, 0);
     }
-    Ok(executed)
+    Ok(end)
 }
 
 /// The result of executing a whole block.
 #[derive(Debug)]
-pub struct Executed {
+pub struct BlockEnd {
     /// The state after the block.
     pub world: World,
     /// The changes, each account once.
@@ -430,13 +371,13 @@ pub fn execute_block(
     transactions: &[Recovered<ChainTx>],
     ommers: &[Header],
     withdrawals: Option<&Withdrawals>,
-) -> Result<Executed, BlockExecutionError> {
+) -> Result<BlockEnd, BlockExecutionError> {
     let mut overlay = Overlay::new(parent.world.clone(), parent.hashes.clone());
     let result = run(spec, &mut overlay, header, transactions, ommers, withdrawals);
-    Executed::of(overlay, result)
+    BlockEnd::of(overlay, result)
 }
 
-impl Executed {
+impl BlockEnd {
     /// Returns the result of a block with the changes in `overlay`.
     fn of(mut overlay: Overlay, result: Result<BlockResult, BlockExecutionError>) -> Result<Self, BlockExecutionError> {
         let missed = overlay.take_missed();
