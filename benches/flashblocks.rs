@@ -18,11 +18,9 @@ use alloy_signer::SignerSync;
 use eyre::{WrapErr, ensure, eyre};
 use presim::{
     chain::{BlockBody, BlockHashes, ChainSpec, ChainTx, SealedBlock},
+    engine::open_block_with,
     ledger::{FeedState, Record, Retention, Snapshot, Snapshots, SubBlockStart},
-    source::{
-        apply::{extend, open_block_with},
-        devnet::world::dev_signers,
-    },
+    source::{devnet::world::dev_signers, sub_block::extend},
     state::{CodeCache, Fetched, Miss, RemoteSettings, RemoteState, World},
     upstream::recover,
 };

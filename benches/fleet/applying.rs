@@ -19,7 +19,7 @@ use presim::{
     node::{self, OwnChain},
     publish::Change,
     rpc::StartupReason,
-    source::apply::extend,
+    source::sub_block::extend,
     state::CodeCache,
     store::Store,
     telemetry::Metrics,

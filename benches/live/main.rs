@@ -10,12 +10,15 @@
 //! - `distant`: canonical blocks without pre-confirmations, one each 200 ms, of an upstream whose messages take 50 ms in each
 //!   direction, with 3 and 6 dependent reads in each block, with traces and without. Measured is by how many blocks the
 //!   published head is behind, every 10 ms.
+//! - `listed`: a block of Amsterdam of 3,000 transactions, executed, and applied from its access list.
 //! - `canonical`: blocks of 100 transfers and token calls without pre-confirmations, one each 200 ms, as under Denim.
 //!
-//! The names of parts select some of them, and a number sets the number of sub-blocks. Without a name all run once, with
-//! 50 sub-blocks.
+//! The names of parts select some of them, a number sets the number of sub-blocks, a second one that of runs, and a third one the
+//! milliseconds between two blocks of `distant`: `distant 1500 1` takes five minutes for each of its four lines, `distant 60 1 1000`
+//! has blocks of a second. Without a name all run once, with 50 sub-blocks.
 
 mod bare;
+mod listed;
 
 #[path = "../../tests/suite/live/built.rs"]
 #[allow(dead_code, reason = "the suite uses the rest of it")]
@@ -64,11 +67,11 @@ use self::{
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// The parts, in the order in which they run.
-const PARTS: [&str; 5] = ["busy", "heavy", "far", "distant", "canonical"];
+const PARTS: [&str; 6] = ["busy", "heavy", "far", "distant", "canonical", "listed"];
 /// The runs of a part that is asked for, and the sub-blocks of each.
-const WHOLE: Extent = Extent { runs: 3, sub_blocks: 1_000 };
+const WHOLE: Extent = Extent { runs: 3, sub_blocks: 1_000, every: EVERY };
 /// The same without a name of a part.
-const SHORT: Extent = Extent { runs: 1, sub_blocks: 50 };
+const SHORT: Extent = Extent { runs: 1, sub_blocks: 50, every: EVERY };
 
 /// The most milliseconds that 99 of 100 busy sub-blocks may take.
 const BUSY_MS: f64 = 8.0;
@@ -88,6 +91,8 @@ const CANONICAL_MS: f64 = 200.0;
 struct Extent {
     runs: usize,
     sub_blocks: usize,
+    /// The time between two blocks of a distant upstream.
+    every: Duration,
 }
 
 fn main() {
@@ -101,8 +106,10 @@ fn main() {
         panic!("{unknown}: expected all, names of {PARTS:?}, or a number of sub-blocks");
     }
     let mut extent = if names.is_empty() { SHORT } else { WHOLE };
-    if let Some(count) = numbers.first().and_then(|number| number.parse().ok()) {
-        extent.sub_blocks = count;
+    let number = |at: usize| numbers.get(at).and_then(|number| number.parse::<usize>().ok());
+    (extent.sub_blocks, extent.runs) = (number(0).unwrap_or(extent.sub_blocks), number(1).unwrap_or(extent.runs));
+    if let Some(every) = number(2) {
+        extent.every = Duration::from_millis(every as u64);
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("threads");
     for part in PARTS.into_iter().filter(|part| names.is_empty() || names.contains(part) || names.contains(&"all")) {
@@ -113,6 +120,7 @@ fn main() {
                 "heavy" => heavy_part(extent).await,
                 "far" => far_part(extent).await,
                 "distant" => distant_part(extent).await,
+                "listed" => listed_part(extent),
                 _ => canonical_part(extent).await,
             }
         });
@@ -217,17 +225,31 @@ async fn heavy_part(extent: Extent) {
     verdict("times revm", median(ratios), HEAVY_RATIO);
 }
 
+/// The most time of applying a block from its list, as a part of executing it: with senders and receipts, and without.
+const LISTED: (f64, f64) = (0.5, 0.1);
+
+fn listed_part(extent: Extent) {
+    let (whole, alone) = listed::run(extent.runs.max(5));
+    verdict("of executing, senders and receipts included", whole, LISTED.0);
+    verdict("of executing, without them", alone, LISTED.1);
+}
+
 async fn distant_part(extent: Extent) {
     for (reads, is_traced, most) in DISTANT {
         println!("  {reads} dependent reads, {}", if is_traced { "traced" } else { "without traces" });
         let (contract, _) = CHASES.into_iter().find(|(_, of)| *of == reads).expect("a contract");
-        let first = Built::denim();
+        let (is_quick, seconds) = (extent.every < Duration::from_secs(1), extent.every.as_secs());
+        let first = if is_quick { Built::denim() } else { Built::op_stack() };
         let mut blocks: Vec<Built> = Vec::new();
         for at in 0..extent.sub_blocks as u64 {
             let on = blocks.last().unwrap_or(&first);
             let chase = chase(0, OP_CHAIN, at, contract, at % TRAILS);
-            let transactions = vec![base_time(on.number() + 1, (at + 1) % 5 * 200), chase];
-            let next = on.next_after(u64::from(at % 5 == 4), transactions, 1);
+            let next = if is_quick {
+                let transactions = vec![base_time(on.number() + 1, (at + 1) % 5 * 200), chase];
+                on.next_after(u64::from(at % 5 == 4), transactions, 1)
+            } else {
+                on.next_after(seconds, vec![chase], 1)
+            };
             blocks.push(next);
         }
         let mut worst = Vec::new();
@@ -251,7 +273,7 @@ async fn distant_part(extent: Extent) {
             let (newest, lags) = (AtomicU64::new(first.number()), Mutex::new(Vec::new()));
             let head = || node.node.snapshots().load().head().number();
             let play = async {
-                let mut clock = tokio::time::interval(EVERY);
+                let mut clock = tokio::time::interval(extent.every);
                 for block in &blocks {
                     clock.tick().await;
                     upstream.change(|chain| chain.put(block.block.clone()));
@@ -294,7 +316,7 @@ async fn distant_part(extent: Extent) {
             );
             worst.push(at(0.99) as f64);
         }
-        verdict("blocks behind at p99", median(worst), most);
+        verdict("blocks behind at p99", median(worst), if is_quick { most } else { 1.0 });
     }
 }
 

@@ -252,4 +252,5 @@ def main():
             node.stop()
 
 
-main()
+if __name__ == "__main__":
+    main()

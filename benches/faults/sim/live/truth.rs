@@ -25,11 +25,9 @@ use presim::{
         Attributes, BASE_FEE_VAULT, BlockHashes, ChainReceipt, ChainSpec, ChainTx, GasRefunds, genesis_block,
         receipts_root_and_bloom,
     },
+    engine::{Applied, open_block, seal},
     ledger::Snapshot,
-    source::{
-        apply::{Applied, extend, open_block, seal},
-        devnet::world::dev_signers,
-    },
+    source::{devnet::world::dev_signers, sub_block::extend},
     state::{CodeCache, LocalWorld, World},
 };
 use rand::{Rng, SeedableRng, rngs::SmallRng};
