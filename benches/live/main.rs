@@ -322,7 +322,7 @@ async fn distant_part(extent: Extent) {
 
 /// Returns the trace of the block after `on`, which has a [`chase`], as the prestate tracer has it.
 fn trace_of_chase(on: &Built, block: &Built, contract: Address, trail: u64) -> Value {
-    let whole = [DEPOSITOR, L1_BLOCK, BASE_TIME, block.sender(2), block.header().beneficiary];
+    let whole = [DEPOSITOR, L1_BLOCK, BASE_TIME, block.sender(block.raw().len() - 1), block.header().beneficiary];
     let mut result: serde_json::Map<String, Value> =
         whole.map(|address| (address.to_string(), on.traced(address, |_| true))).into_iter().collect();
     result.insert(contract.to_string(), on.traced(contract, |slot| is_on_trail(slot, trail)));
