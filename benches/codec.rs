@@ -69,6 +69,7 @@ fn encode(criterion: &mut Criterion, name: &str, simulated: &[Simulated]) {
     let mut out = Vec::new();
     let view = rpc::SimulationView {
         dialect: &PRESIM,
+        names_fork: true,
         outputs: Outputs::SIMULATE_V1,
         full_transactions: false,
         errors: None,

@@ -155,6 +155,9 @@ pub struct Config {
     /// Settings of a fleet.
     #[command(flatten)]
     pub fleet: FleetConfig,
+    /// Whether a command has started the node for itself.
+    #[arg(skip)]
+    pub is_of_command: bool,
     /// The retired settings that are given, of which the program warns.
     #[arg(skip)]
     pub retired: Vec<RetiredSetting>,

@@ -5,6 +5,7 @@ use std::{
     ops::ControlFlow,
     path::Path,
     process::ExitCode,
+    sync::atomic::Ordering,
     time::{Duration, Instant},
 };
 
@@ -75,8 +76,20 @@ fn exit(error: &clap::Error) -> ! {
 
 /// Asks a node. A signal ends the command: a watch as it is meant to end, another one without a result.
 fn ask(task: AskTask, mut signals: Signals) -> eyre::Result<()> {
-    let is_endless = task.is_endless();
-    match signals.unless_stopped(move || task.run(&mut io::stdout()))? {
+    let (is_endless, stop) = (task.is_endless(), task.stop());
+    let (tell, ended) = std::sync::mpsc::channel();
+    let run = move || {
+        let done = task.run(&mut io::stdout());
+        // Nobody listens unless the command is to stop.
+        let _ = tell.send(());
+        done
+    };
+    let done = signals.unless_stopped(run)?;
+    if let (None, Some(stop)) = (&done, stop) {
+        stop.store(true, Ordering::Relaxed);
+        let _ = ended.recv_timeout(SUMMING_UP);
+    }
+    match done {
         Some(done) => Ok(done?),
         None if is_endless => Ok(()),
         None => Err(CommandError::NoNode("interrupted before the node has answered".to_owned()).into()),
@@ -142,6 +155,8 @@ fn hang_up(node: &Node) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
 
+/// The time within which a command that sums up at its end has done so.
+const SUMMING_UP: Duration = Duration::from_secs(5);
 /// The time after the first signal to stop within which others count as the same: `timeout` and shells signal a process, and then
 /// its group.
 const SAME_STOP: Duration = Duration::from_millis(300);

@@ -545,6 +545,7 @@ impl Actors {
         });
         let leader = membership.as_ref().map(fleet::leader);
         let runner = RequestRunner::new(backend, executor.clone(), snapshots, waiters, remote, leader);
+        let testing = if config.is_of_command { crate::rpc::Testing::Command } else { testing };
         let front = Arc::new(Front::new(runner, watches, testing, contracts, &metrics));
         let served = match &membership {
             None => None,

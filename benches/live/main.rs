@@ -11,6 +11,7 @@
 //!   direction, with 3 and 6 dependent reads in each block, with traces and without. Measured is by how many blocks the
 //!   published head is behind, every 10 ms.
 //! - `listed`: a block of Amsterdam of 3,000 transactions, executed, and applied from its access list.
+//! - `shadow`: blocks of 3,000 swaps and of 3,000 transfers without a difference under the next fork, executed, and shadowed under it.
 //! - `canonical`: blocks of 100 transfers and token calls without pre-confirmations, one each 200 ms, as under Denim.
 //!
 //! The names of parts select some of them, a number sets the number of sub-blocks, a second one that of runs, and a third one the
@@ -18,7 +19,9 @@
 //! has blocks of a second. Without a name all run once, with 50 sub-blocks.
 
 mod bare;
+mod full_block;
 mod listed;
+mod shadow;
 
 #[path = "../../tests/suite/live/built.rs"]
 #[allow(dead_code, reason = "the suite uses the rest of it")]
@@ -58,6 +61,7 @@ use serde_json::{Value, json};
 use self::{
     bare::BareChain,
     built::{BASE_TIME, BURNER, Built, CHASES, DEPOSITOR, OP_CHAIN, TRAILS, base_time, chase, is_on_trail},
+    full_block::Doing,
     stage::{EVERY, LiveStage, busy, busy_transactions, chain_of, chases, encode, launch, serve},
     support::BOUND,
     upstream::SmallUpstream,
@@ -67,7 +71,7 @@ use self::{
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// The parts, in the order in which they run.
-const PARTS: [&str; 6] = ["busy", "heavy", "far", "distant", "canonical", "listed"];
+const PARTS: [&str; 7] = ["busy", "heavy", "far", "distant", "canonical", "listed", "shadow"];
 /// The runs of a part that is asked for, and the sub-blocks of each.
 const WHOLE: Extent = Extent { runs: 3, sub_blocks: 1_000, every: EVERY };
 /// The same without a name of a part.
@@ -121,6 +125,7 @@ fn main() {
                 "far" => far_part(extent).await,
                 "distant" => distant_part(extent).await,
                 "listed" => listed_part(extent),
+                "shadow" => shadow_part(extent),
                 _ => canonical_part(extent).await,
             }
         });
@@ -232,6 +237,16 @@ fn listed_part(extent: Extent) {
     let (whole, alone) = listed::run(extent.runs.max(5));
     verdict("of executing, senders and receipts included", whole, LISTED.0);
     verdict("of executing, without them", alone, LISTED.1);
+}
+
+/// The most time of shadowing a block without differences, as a multiple of executing it.
+const SHADOW: f64 = 2.5;
+
+fn shadow_part(extent: Extent) {
+    for doing in [Doing::Swap, Doing::Transfer] {
+        println!("  {doing:?}");
+        verdict("times executing", shadow::run(extent.runs.max(5), doing), SHADOW);
+    }
 }
 
 async fn distant_part(extent: Extent) {

@@ -21,8 +21,8 @@ use presim::{
     meter::{Meter, Stopped},
     pool::{self, Pool},
     rpc::{
-        Backend, CLIENT_VERSION, Filters, Handler, MethodRoute, RequestLimits, Run, ShapeLimits, SyncTimeouts,
-        dialect::PRESIM, table,
+        Backend, CLIENT_VERSION, ExecutedBy, Filters, Handler, MethodRoute, RequestLimits, Run, ShapeLimits,
+        SyncTimeouts, dialect::PRESIM, table,
     },
     state::{CodeCache, LocalWorld, Overlay},
     store::{Commit, Store},
@@ -206,6 +206,7 @@ impl BodiesChain {
             overlay,
             meter: meter(),
             out: std::mem::take(out),
+            by: ExecutedBy::Node,
             commit: Commit::done().into(),
         };
         handler(&self.backend, &mut run).expect("an answer");

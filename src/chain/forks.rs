@@ -108,6 +108,22 @@ impl ForkName {
         if (self as usize) < Regolith as usize { Family::Ethereum } else { Family::OpStack }
     }
 
+    /// Returns whether the fork changes blob parameters alone (EIP-7892).
+    pub(super) const fn is_of_blobs(self) -> bool {
+        matches!(self, Bpo1 | Bpo2 | Bpo3 | Bpo4 | Bpo5)
+    }
+
+    /// Returns whether the forks that change blob parameters alone may come before the fork, which does not follow them.
+    pub(super) const fn is_after_blobs(self) -> bool {
+        matches!(self, Amsterdam | Bogota)
+    }
+
+    /// Returns whether `later` follows the fork, at once or after others.
+    pub(super) fn is_before(self, later: Self) -> bool {
+        let lines = LINES.iter().filter_map(|line| Some((line, line.iter().position(|fork| *fork == later)?)));
+        lines.into_iter().any(|(line, at)| line[..at].iter().any(|fork| *fork == self || self.is_before(*fork)))
+    }
+
     /// Returns the key of the fork's time in a genesis `config`.
     fn key(self) -> String {
         format!("{self}Time")

@@ -20,6 +20,7 @@ mod schedule;
 mod spec;
 mod trading;
 mod tx;
+mod under;
 
 pub use access_list::{access_list_items, merged_access_list, most_access_list_items};
 pub use append_trie::AppendTrie;
@@ -46,3 +47,4 @@ pub use receipt::{ChainReceipt, ChainReceiptBuilder, DepositReceiptFields};
 pub use spec::{ChainSpec, Fork, LiftedRules};
 pub use trading::TradingWorld;
 pub use tx::{ChainTx, ChainTxType, initial_gas, initial_gas_terms};
+pub use under::UnknownFork;

@@ -20,6 +20,8 @@ pub struct Natives {
     fork: Option<ForkAt>,
     /// Addresses that are native at any time. `None` if there are none, so that runs share no counter.
     more: Option<Arc<[Address]>>,
+    /// The fork whose rules are asked for, if the chain's own are not.
+    under: Option<&'static str>,
 }
 
 /// The reason why a run cannot be executed here. An upstream may execute it.
@@ -28,6 +30,9 @@ pub enum Unexecutable {
     /// The run reaches this native contract.
     #[error("execution reaches {0}, a native contract of the chain, which presim cannot execute")]
     Native(Address),
+    /// The run reaches this native contract by the rules of a fork that its block does not have, so that no upstream can execute it.
+    #[error("under {1}, execution reaches {0}, a native contract of the chain, which presim cannot execute")]
+    Under(Address, &'static str),
     /// The block has the rules of this fork.
     #[error("the block has the rules of {0}, which presim does not execute")]
     Fork(ForkAt),
@@ -40,6 +45,7 @@ pub struct ActiveNatives {
     /// The addresses of [`BASE_NATIVES`] that are native.
     known: &'static [Address],
     more: Option<Arc<[Address]>>,
+    under: Option<&'static str>,
 }
 
 /// The native contracts of Base. B20 tokens are native from Beryl on: the factory, the registries, and each token, whose
@@ -60,7 +66,7 @@ impl Natives {
     /// Returns the native addresses that forks at these times bring.
     pub(super) fn of(forks: &ForkTimes) -> Self {
         let (beryl, cobalt) = (forks.time(ForkName::Beryl), forks.time(ForkName::Cobalt));
-        Self { beryl, cobalt, fork: forks.unexecuted(), more: None }
+        Self { beryl, cobalt, fork: forks.unexecuted(), more: None, under: None }
     }
 
     /// Returns the first fork whose rules presim does not execute.
@@ -71,6 +77,11 @@ impl Natives {
     /// Sets `more` addresses that are native at any time.
     pub(super) fn with(self, more: &[Address]) -> Self {
         Self { more: (!more.is_empty()).then(|| more.into()), ..self }
+    }
+
+    /// Sets that these are the native addresses under a fork that is asked for, on a chain that has `own`.
+    pub(super) fn under(self, fork: &'static str, own: &Self) -> Self {
+        Self { more: own.more.clone(), under: Some(fork), ..self }
     }
 
     /// Returns whether everything can be executed at any time.
@@ -87,7 +98,7 @@ impl Natives {
             (false, false) => &[],
         };
         let fork = self.fork.filter(|fork| fork.time <= timestamp);
-        ActiveNatives { fork, known, more: self.more.clone() }
+        ActiveNatives { fork, known, more: self.more.clone(), under: self.under }
     }
 }
 
@@ -101,7 +112,8 @@ impl ActiveNatives {
         };
         match self.fork {
             Some(fork) => Some(Unexecutable::Fork(fork)),
-            None => is_native().then_some(Unexecutable::Native(*address)),
+            None if !is_native() => None,
+            None => Some(self.under.map_or(Unexecutable::Native(*address), |fork| Unexecutable::Under(*address, fork))),
         }
     }
 }

@@ -29,6 +29,7 @@ use super::{
     ChainSpecError, Family, ForkName as N, Natives, SealedBlock,
     forks::ForkTimes,
     op::{OpFork, OpStackParams},
+    under::ForkRules,
 };
 
 /// The time between blocks from Denim on.
@@ -39,19 +40,23 @@ const DENIM_BLOCK_TIME: Duration = Duration::from_millis(200);
 pub struct ChainSpec {
     pub(super) config: ChainConfig,
     /// The chain id, which a chain under test may change for all that have its rules.
-    chain_id: Arc<AtomicU64>,
+    pub(super) chain_id: Arc<AtomicU64>,
     pub(super) forks: ForkTimes,
     blobs: BlobScheduleBlobParams,
     /// The usual time between two blocks.
-    block_time: Duration,
+    pub(super) block_time: Duration,
     /// The rules that do not apply, because the chain is under test.
-    lifted: LiftedRules,
+    pub(super) lifted: LiftedRules,
     /// The contract that wraps the native currency, like WETH9, if it is known.
-    wrapper: Option<Address>,
+    pub(super) wrapper: Option<Address>,
     /// The contracts of the chain's nodes that presim does not have.
-    natives: Natives,
+    pub(super) natives: Natives,
     /// The rules of the OP stack; `None` on a chain of Ethereum's family.
     op_stack: Option<OpStackParams>,
+    /// The rules as each of the forks has them.
+    pub(super) fork_rules: ForkRules,
+    /// The fork whose rules these are at any time, if they are.
+    pub(super) under: Option<&'static str>,
 }
 
 /// The rules that a chain under test lifts.
@@ -109,6 +114,8 @@ impl ChainSpec {
             lifted: LiftedRules::default(),
             wrapper,
             op_stack,
+            fork_rules: ForkRules::default(),
+            under: None,
         })
     }
 
@@ -135,13 +142,13 @@ impl ChainSpec {
     /// Sets the usual time between two blocks.
     #[must_use]
     pub fn with_block_time(self, block_time: Duration) -> Self {
-        Self { block_time, ..self }
+        Self { block_time, fork_rules: ForkRules::default(), ..self }
     }
 
     /// Sets the rules that do not apply.
     #[must_use]
     pub fn with_lifted(self, lifted: LiftedRules) -> Self {
-        Self { lifted, ..self }
+        Self { lifted, fork_rules: ForkRules::default(), ..self }
     }
 
     /// Returns the rules that do not apply.
@@ -174,7 +181,7 @@ impl ChainSpec {
     /// Sets the contract that wraps the native currency, like WETH9.
     #[must_use]
     pub fn with_wrapper(self, wrapper: Address) -> Self {
-        Self { wrapper: Some(wrapper), ..self }
+        Self { wrapper: Some(wrapper), fork_rules: ForkRules::default(), ..self }
     }
 
     /// Returns the contract that wraps the native currency, like WETH9, if it is known.
@@ -185,7 +192,7 @@ impl ChainSpec {
     /// Sets these native contracts beside those that the forks bring.
     #[must_use]
     pub fn with_natives(self, more: &[Address]) -> Self {
-        Self { natives: self.natives.with(more), ..self }
+        Self { natives: self.natives.with(more), fork_rules: ForkRules::default(), ..self }
     }
 
     /// Returns the contracts of the chain's nodes that presim cannot execute.

@@ -10,7 +10,7 @@ use alloy_json_abi::Function;
 use serde_json::{Map, Value, json};
 
 use super::{
-    calls::{ShortCall, ShortCalls},
+    calls::{ShortCall, ShortCalls, amount},
     error::CommandError,
     link::NodeArgs,
     names::LazyLink,
@@ -55,6 +55,10 @@ pub struct BundleArgs {
     /// first K transactions. The default is the file's own, or pending.
     #[arg(long, value_name = "BLOCK", value_parser = parse_block)]
     pub block: Option<Value>,
+    /// Override a field of the block in which the bundle runs: number, time, gasLimit, feeRecipient, prevRandao, baseFeePerGas, blobBaseFee,
+    /// beaconRoot, difficulty, slotNumber, or fork, as in `fork=amsterdam`. Repeat for several.
+    #[arg(long = "block-override", value_name = "FIELD=VALUE")]
+    pub block_override: Vec<String>,
     /// Print the node's answer as JSON.
     #[arg(long)]
     pub json: bool,
@@ -97,6 +101,20 @@ impl BundleArgs {
     ///
     /// Returns [`CommandError::Input`] if there is no bundle or two, or if one cannot be read, and the errors of the node.
     pub fn read(&self, node: &LazyLink<'_>) -> Result<BundleInput, CommandError> {
+        let overrides =
+            self.block_override.iter().map(|text| block_override(text, node)).collect::<Result<Vec<_>, _>>()?;
+        let mut bundle = self.read_bundle(node)?;
+        match &mut bundle.payload {
+            BundlePayload::One(payload) => override_blocks(payload, &overrides),
+            BundlePayload::Watched(bundles) => {
+                let kinds = bundles.iter_mut().filter_map(Value::as_object_mut).flat_map(|bundle| bundle.values_mut());
+                kinds.filter_map(Value::as_object_mut).for_each(|payload| override_blocks(payload, &overrides));
+            }
+        }
+        Ok(bundle)
+    }
+
+    fn read_bundle(&self, node: &LazyLink<'_>) -> Result<BundleInput, CommandError> {
         let mut book = self.abi.book()?;
         let usual = || json!("pending");
         let Some(path) = self.file.as_deref().or_else(|| self.piped()) else {
@@ -146,6 +164,46 @@ impl BundleArgs {
     pub fn name(&self) -> String {
         let stem = self.file.as_ref().filter(|path| path.as_os_str() != "-").and_then(|path| path.file_stem());
         stem.map_or_else(|| "bundle".to_owned(), |stem| stem.to_string_lossy().into_owned())
+    }
+}
+
+/// The fields of a block that are numbers.
+const NUMBERS: [&str; 7] = ["number", "time", "gasLimit", "baseFeePerGas", "blobBaseFee", "difficulty", "slotNumber"];
+/// The fields that the blocks after the first follow from it.
+const OF_FIRST: [&str; 3] = ["number", "time", "slotNumber"];
+
+/// Reads a field of a block and its value, as `presim_simulate` takes them.
+fn block_override(text: &str, node: &LazyLink<'_>) -> Result<(String, Value), CommandError> {
+    let flag = format!("--block-override {text}");
+    let Some((field, value)) = text.split_once('=') else {
+        return Err(CommandError::Input(format!("{flag}: expected FIELD=VALUE, as in fork=amsterdam")));
+    };
+    let value = match field {
+        "fork" | "prevRandao" | "beaconRoot" => json!(value),
+        "feeRecipient" => json!(node.address(&flag, value)?),
+        number if NUMBERS.contains(&number) => json!(amount(&flag, value)?),
+        _ => {
+            let text = format!(
+                "{flag}: unknown field: expected one of {}, feeRecipient, prevRandao, beaconRoot, fork",
+                NUMBERS.join(", ")
+            );
+            return Err(CommandError::Input(text));
+        }
+    };
+    Ok((field.to_owned(), value))
+}
+
+/// Overrides fields of the blocks of a payload. A flag wins over the payload's own.
+fn override_blocks(payload: &mut Map<String, Value>, overrides: &[(String, Value)]) {
+    let blocks = payload.get_mut("blockStateCalls").and_then(Value::as_array_mut).into_iter().flatten();
+    for (index, block) in blocks.filter_map(Value::as_object_mut).enumerate() {
+        let fields = overrides.iter().filter(|(field, _)| index == 0 || !OF_FIRST.contains(&field.as_str()));
+        for (field, value) in fields {
+            let own = block.entry("blockOverrides").or_insert_with(|| json!({}));
+            if let Some(own) = own.as_object_mut() {
+                own.insert(field.clone(), value.clone());
+            }
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! The command line: run a node; simulate, search, watch and trace on a running node or on a state of its own; approve
+//! The command line: run a node; simulate, search, watch, trace and shadow on a running node or on a state of its own; approve
 //! for a wallet; print what a system needs to run and to use presim.
 
 mod answer;
@@ -11,6 +11,7 @@ mod link;
 mod names;
 mod print;
 mod search;
+mod shadow;
 mod show;
 mod simulate;
 mod state;
@@ -26,13 +27,18 @@ pub use self::{
     print::PrintTask,
 };
 
-use std::{ffi::OsString, io::Write, path::PathBuf};
+use std::{
+    ffi::OsString,
+    io::Write,
+    path::PathBuf,
+    sync::{Arc, atomic::AtomicBool},
+};
 
 use clap::{CommandFactory, FromArgMatches, Subcommand, error::ErrorKind};
 
 use self::{
-    fork::ForkArgs, names::LazyLink, search::SearchArgs, simulate::SimulateArgs, trace::TraceArgs, wallet::WalletTask,
-    watch::WatchArgs,
+    fork::ForkArgs, names::LazyLink, search::SearchArgs, shadow::ShadowArgs, simulate::SimulateArgs, trace::TraceArgs,
+    wallet::WalletTask, watch::WatchArgs,
 };
 use crate::config::Config;
 
@@ -54,6 +60,8 @@ pub enum Command {
 pub struct AskTask {
     target: NodeTarget,
     question: QuestionTask,
+    /// Set when an endless command that sums up is to end.
+    stop: Arc<AtomicBool>,
 }
 
 #[derive(Clone, Debug, Subcommand)]
@@ -77,6 +85,14 @@ enum QuestionTask {
     Watch(WatchArgs),
     /// Show the call tree of a transaction of the chain.
     Trace(TraceArgs),
+    /// Show which transactions of real blocks would do something else under another fork.
+    ///
+    /// Each transaction runs twice on the same real state before it: as it is, and under the fork. One differs if its status, return data,
+    /// logs, created contracts, code, nonces, storage, or balances beyond fees do, or if it is invalid there. Gas alone is no difference,
+    /// nor are the logs of transfers (EIP-7708). The blocks are those of the node at --upstream, of which it must have the state.
+    ///
+    /// Exit codes: 0, 2 for bad input or no node.
+    Shadow(ShadowArgs),
 }
 
 #[expect(clippy::large_enum_variant, reason = "a command line is parsed once")]
@@ -132,7 +148,7 @@ impl Command {
         match task {
             CommandTask::Ask(question) => {
                 let target = state::target(question.node(), &matches, &mut command)?;
-                Ok(Self::Ask(Box::new(AskTask { target, question })))
+                Ok(Self::Ask(Box::new(AskTask { target, question, stop: Arc::default() })))
             }
             CommandTask::Fork(args) => Ok(Self::Run(Box::new(fork::config(&args, &matches)?))),
             CommandTask::Print(task) => Ok(Self::Print(task)),
@@ -154,6 +170,7 @@ impl QuestionTask {
             Self::Search(args) => &args.bundle.node,
             Self::Watch(args) => &args.bundle.node,
             Self::Trace(args) => &args.node,
+            Self::Shadow(args) => &args.node,
         }
     }
 }
@@ -161,7 +178,16 @@ impl QuestionTask {
 impl AskTask {
     /// Returns whether the command goes on until it is interrupted.
     pub const fn is_endless(&self) -> bool {
-        matches!(self.question, QuestionTask::Watch(_))
+        match &self.question {
+            QuestionTask::Watch(_) => true,
+            QuestionTask::Shadow(args) => args.blocks.is_none(),
+            _ => false,
+        }
+    }
+
+    /// Returns what to set to end a command that sums up at its end. `None` if it has nothing to say then.
+    pub fn stop(&self) -> Option<Arc<AtomicBool>> {
+        matches!(self.question, QuestionTask::Shadow(_)).then(|| self.stop.clone())
     }
 
     /// Asks the node, and writes the answer to `out`.
@@ -171,7 +197,7 @@ impl AskTask {
     /// Returns [`CommandError::Failed`] if a required call failed, and the other variants if the input cannot be used,
     /// no node answers, or the output cannot be written.
     pub fn run(self, out: &mut impl Write) -> Result<(), CommandError> {
-        let Self { target, question } = self;
+        let Self { target, question, stop } = self;
         let node = question.node().clone();
         // Bad input is rejected before a node is looked for.
         let link = LazyLink::new(&node, target);
@@ -180,6 +206,7 @@ impl AskTask {
             QuestionTask::Search(args) => search::run(&args, args.read(&link)?, &link, out),
             QuestionTask::Watch(args) => watch::run(&args, args.read(&link)?, link.open()?, out),
             QuestionTask::Trace(args) => trace::run(&args, &args.abi.book()?, &link, out),
+            QuestionTask::Shadow(args) => shadow::run(&args, &link, &stop, out),
         };
         done.or_else(CommandError::unless_unread)
     }

@@ -77,6 +77,11 @@ impl<'a> LazyLink<'a> {
         Self { args, target, link: OnceCell::new(), contracts: OnceCell::new() }
     }
 
+    /// Returns whether the node is one of the command's own.
+    pub const fn is_own(&self) -> bool {
+        matches!(self.target, NodeTarget::Own(_))
+    }
+
     /// Returns the connection.
     ///
     /// # Errors

@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// The commands that ask a node.
-const ASKING: [&str; 4] = ["simulate", "search", "watch", "trace"];
+const ASKING: [&str; 5] = ["simulate", "search", "watch", "trace", "shadow"];
 /// The settings of a node that such a command takes for a state of its own. The first two ask for one.
 const STATE: [&str; 14] = [
     "upstream",
@@ -31,6 +31,8 @@ const STATE: [&str; 14] = [
     "deadline_ms",
     "log",
 ];
+/// The least deadline of a request for a whole block, in milliseconds.
+const BLOCK_DEADLINE_MS: u64 = 600_000;
 /// The settings of a state of its own that `-h` shows.
 const USUAL: [&str; 3] = ["upstream", "genesis", "chain"];
 
@@ -120,6 +122,11 @@ fn own(matches: &ArgMatches, asked: &ArgMatches, command: &mut clap::Command) ->
         config.feed = Some(FeedName::Static);
     }
     config.listen = SocketAddr::from(([127, 0, 0, 1], 0));
+    config.is_of_command = true;
+    if matches.subcommand_name() == Some("shadow") {
+        // Nobody else waits, and a whole block may have to be fetched.
+        config.deadline_ms = config.deadline_ms.max(BLOCK_DEADLINE_MS);
+    }
     if !logs {
         "warn".clone_into(&mut config.log);
     }

@@ -85,7 +85,7 @@ impl Engine<'_> {
 
 /// Returns the block of `bundle` on `snapshot`.
 fn planned<'a>(
-    spec: &ChainSpec,
+    spec: &'a ChainSpec,
     snapshot: &'a Snapshot,
     bundle: &'a SimBlock,
     rules: &SimulationRules,
@@ -121,6 +121,7 @@ fn planned<'a>(
         filler: false,
         continues,
         header: PlannedHeader::Given(header.into()),
+        spec,
         rules: CallRules::Bundle,
     })
 }

@@ -44,7 +44,7 @@ impl Engine<'_> {
         request: &CallRequest,
     ) -> Result<PreparedCall<F>, SimulationError> {
         let Self { spec, rules, codes, ref mut overlay } = *self;
-        let call = &request.call;
+        let (call, spec) = (&request.call, request.block.rules(spec)?);
         check_chain(call, spec)?;
         let mut env = environment::<F>(spec, header, &request.block);
         let precompiles = overrides::apply(&request.state, overlay, codes, spec, env.cfg_env.spec)?;

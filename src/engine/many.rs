@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use super::{
     Engine,
     call::overridden,
-    error::RunError,
+    error::{RunError, SimulationError},
     request::{BlockOverrides, Outputs, SimBlock, Simulation, StateOverrides},
     simulate::{BlocksToRun, CallRules, PlannedBlock, PlannedHeader, Simulated},
     trace::Tracer,
@@ -32,6 +32,7 @@ impl Engine<'_> {
     ) -> Result<Simulated, RunError> {
         let header = snapshot.header();
         let (mut number, mut time, mut slot) = (header.number, header.timestamp, header.slot_number);
+        let mut rules = self.spec;
         let plan = bundles.iter().map(|bundle| {
             let own = &bundle.block;
             let block = BlockOverrides {
@@ -40,8 +41,11 @@ impl Engine<'_> {
                 slot_number: own.slot_number.or(slot),
                 ..own.clone()
             };
-            let header = overridden(self.spec, header, &block);
+            let spec = block.rules(rules)?;
+            rules = spec;
+            let header = overridden(spec, header, &block);
             let planned = PlannedBlock {
+                spec,
                 block: Cow::Borrowed(bundle),
                 number: header.number,
                 time: header.timestamp,
@@ -53,10 +57,10 @@ impl Engine<'_> {
             };
             (number, time) = (planned.number.saturating_add(1), planned.time.saturating_add(1));
             slot = block.slot_number.map(|slot| slot.saturating_add(1));
-            planned
+            Ok(planned)
         });
         let simulation = Simulation { outputs: Outputs::empty(), ..Simulation::default() };
-        let plan = plan.collect();
+        let plan = plan.collect::<Result<_, SimulationError>>()?;
         let run = BlocksToRun { plan, simulation: &simulation, tracers, from: None, until: None };
         Ok(self.run_blocks(snapshot, run)?.end(self.rules, &simulation))
     }

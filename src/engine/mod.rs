@@ -20,6 +20,7 @@ mod recorder;
 mod replay;
 mod request;
 mod search;
+mod shadow;
 mod simulate;
 mod size;
 mod steps;
@@ -49,6 +50,9 @@ pub use request::{
     Outputs, RequiredEnd, SimBlock, SimCall, Simulation, SimulationRules, StateOverrides, StorageOverride,
 };
 pub use search::{Aim, BundleSearch, SearchedValues, ValueList, Variant, VariantEnd, VariedPart, VariedTarget, golden};
+pub use shadow::{
+    Cause, Difference, DifferentParts, DivergentStep, ShadowedTx, StepKind, StepPlace, op_name, shadow_block,
+};
 pub use simulate::{
     AccountDiff, Asset, Beginning, BlockContext, BlockListing, CallOutcome, CallResult, CoinbaseIncome, ContextChange,
     NetChange, Simulated, SimulatedBlock, SimulatedTx, TokenInfo, ValueChange,

@@ -116,7 +116,7 @@ fn trace<F: FamilyEvm>(
 }
 
 /// Returns the reason why a replay of `block` failed. A stop by the meter takes precedence.
-fn failure(block: &Block, error: impl Display, overlay: &Overlay) -> SimulationError {
+pub(super) fn failure(block: &Block, error: impl Display, overlay: &Overlay) -> SimulationError {
     let (number, mismatch) = (block.number(), error.to_string());
     match overlay.meter.stopped() {
         Some(stopped) => stopped.into(),
@@ -128,7 +128,7 @@ fn failure(block: &Block, error: impl Display, overlay: &Overlay) -> SimulationE
 }
 
 /// Checks the gas that was used up to a transaction, or by it, against its receipt.
-fn check_gas(included: &Included<'_>, used: u64, expected: u64) -> Result<(), String> {
+pub(super) fn check_gas(included: &Included<'_>, used: u64, expected: u64) -> Result<(), String> {
     if used == expected {
         return Ok(());
     }

@@ -102,6 +102,16 @@ impl Engine<'_> {
         Ok(state.end(self.rules, simulation))
     }
 
+    /// Returns the name of the fork whose rules the first block of `simulation` has on `snapshot`.
+    ///
+    /// # Errors
+    ///
+    /// Returns a [`SimulationError`] if a block is refused.
+    pub fn first_fork(&self, snapshot: &Snapshot, simulation: &Simulation) -> Result<&'static str, SimulationError> {
+        let plan = plan(self.spec, snapshot, simulation, self.rules)?;
+        Ok(plan.first().map_or_else(|| self.spec.fork_name(snapshot.header()), PlannedBlock::fork_name))
+    }
+
     pub(super) fn token_info_on<F: FamilyEvm>(&mut self, header: &Header, token: Address) -> TokenInfo {
         let mut env = environment::<F>(self.spec, header, &BlockOverrides::default());
         lift_checks(&mut env);
@@ -146,7 +156,6 @@ impl Engine<'_> {
         let env = F::env(spec, &snapshot.head.header);
         let precompiles = RunPrecompiles::of(spec, env.cfg_env.spec);
         let mut simulator = Simulator {
-            spec,
             codes,
             rules,
             // Each block sets its own environment.

@@ -48,6 +48,7 @@ pub use run::{
     remote::{ForwardedMethods, StateCompletion},
     request::{Caller, Request},
     runner::{RequestRunner, Waiters},
+    step::ExecutedBy,
     subscriber::SocketBounds,
     subscriptions::Subscriptions,
 };

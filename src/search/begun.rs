@@ -19,6 +19,8 @@ pub struct BegunSearch {
     pub snapshot: Arc<Snapshot>,
     /// The values of the variants that run first.
     pub first: Vec<Vec<U256>>,
+    /// The name of the fork whose rules the first block has.
+    pub fork: &'static str,
     beginning: Beginning,
 }
 
@@ -34,8 +36,9 @@ impl BegunSearch {
         search: &Arc<BundleSearch>,
     ) -> Result<Self, SimulationError> {
         let beginning = engine.begin(snapshot, &search.to_rank(), None, search.beginning())?;
+        let fork = engine.first_fork(snapshot, &search.simulation)?;
         let first = search.values.first();
-        Ok(Self { search: search.clone(), snapshot: snapshot.clone(), first, beginning })
+        Ok(Self { search: search.clone(), snapshot: snapshot.clone(), first, fork, beginning })
     }
 
     /// Runs the variants with `values`, each from the beginning. Stops early, with those that ran, if the meter stops a

@@ -4,7 +4,7 @@ use alloy_primitives::I256;
 
 use super::begun::BegunSearch;
 use crate::{
-    engine::{BundleSearch, Engine, Outputs, Simulated, SimulationError, Variant, VariantEnd},
+    engine::{Engine, Outputs, Simulated, SimulationError, Variant, VariantEnd},
     meter::Stopped,
     state::ReadSet,
 };
@@ -23,19 +23,25 @@ pub struct SearchOutcome {
     /// The best variant with its outputs. `None` if the search does not ask for them, if the variant was refused, or if
     /// no time was left.
     pub shown: Option<Simulated>,
+    /// The name of the fork whose rules the first block has.
+    pub fork: &'static str,
     /// The reads of the shown variant, if they are among its outputs.
     pub reads: Option<ReadSet>,
 }
 
 impl SearchOutcome {
     /// Ranks the variants that ran.
-    pub(super) fn of(search: &BundleSearch, mut variants: Vec<Variant>, complete: bool) -> Self {
+    pub(super) fn of(
+        BegunSearch { search, fork, .. }: &BegunSearch,
+        mut variants: Vec<Variant>,
+        complete: bool,
+    ) -> Self {
         let (runs, gas_used) = (variants.len(), variants.iter().map(Variant::gas_used).sum());
         variants.sort_by(|one, other| other.rank(one, search.aim));
         // The search for a maximum may come to a value twice.
         variants.dedup_by(|one, other| one.values == other.values);
         variants.truncate(search.top);
-        Self { best: variants, runs, gas_used, complete, shown: None, reads: None }
+        Self { best: variants, runs, gas_used, complete, shown: None, fork, reads: None }
     }
 
     /// Runs the best variant with its outputs, if the search asks for them, in an overlay that was reset to

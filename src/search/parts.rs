@@ -148,7 +148,7 @@ impl Searcher {
         {
             (variants, complete) = self.narrow(begun, variants, tolerance, rate).await?;
         }
-        let ranked = SearchOutcome::of(&begun.search, variants, complete);
+        let ranked = SearchOutcome::of(begun, variants, complete);
         let show = Arc::new(show);
         let work = {
             let (begun, ranked, show) = (begun.clone(), ranked.clone(), show.clone());

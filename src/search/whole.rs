@@ -31,7 +31,7 @@ pub fn search_whole(
     let before = engine.overlay.reads();
     let meter = std::mem::take(&mut engine.overlay.meter);
     engine.overlay.reset(snapshot.world.clone(), snapshot.hashes.clone(), meter);
-    let outcome = SearchOutcome::of(search, variants, complete).show(engine, &begun, true)?;
+    let outcome = SearchOutcome::of(&begun, variants, complete).show(engine, &begun, true)?;
     engine.overlay.add_reads(before);
     Ok(outcome)
 }

@@ -52,6 +52,7 @@ mod logs;
 mod long_bundles;
 mod memory;
 mod natives;
+mod next_fork;
 mod official;
 mod op_chain;
 mod op_rules;

@@ -18,14 +18,15 @@ use alloy_signer_local::PrivateKeySigner;
 use op_alloy::consensus::TxDeposit;
 use presim::{
     chain::{
-        Attributes, BlockHashes, ChainReceipt, ChainSpec, ChainTx, Family, Fork, OpFork, SealedBlock, genesis_block,
+        Attributes, BlockBody, BlockHashes, ChainReceipt, ChainSpec, ChainTx, Family, Fork, OpFork, SealedBlock, genesis_block,
         receipts_root_and_bloom,
     },
     engine::{
         BaseFeeRule, BlockOverrides, Call, CallFees, CallOutcome, CallRequest, Engine, Outputs, SimBlock, SimCall,
-        Simulation, SimulationRules, execute_block, open_block, open_block_with, seal,
+        ShadowedTx, Simulation, SimulationError, SimulationRules, execute_block, open_block, open_block_with, seal,
+        shadow_block,
     },
-    ledger::Snapshot,
+    ledger::{Block, Included, Snapshot},
     source::{devnet::world::dev_signers, sub_block::extend},
     state::{CodeCache, LocalWorld, Overlay, ReadSet, Touched},
 };
@@ -129,6 +130,28 @@ fn a_real_block_is_the_same_however_it_is_cut_into_sub_blocks() {
         assert_eq!((open.transactions.len(), open.index as usize), (all, sizes.len()));
         block.check(&open.receipts, open.header.gas_used, &format!("{sizes:?}"));
         assert_eq!(Some(open.blob_gas_used), block.header.blob_gas_used);
+    }
+}
+
+/// Fees are no difference, whatever the vaults get: data, operation, and the base fee have other prices before.
+#[test]
+fn a_real_block_differs_in_nothing_but_fees_under_the_forks_before() {
+    let Some(RealBlock { spec, header, transactions, parent }) = RealBlock::load() else { return };
+    let executed = execute_block(&spec, &parent, &header, &transactions, &[], None).unwrap();
+    let count = transactions.len();
+    let body = BlockBody { transactions, receipts: executed.receipts, ..BlockBody::default() };
+    let block = Block::sealed(&Arc::new(SealedBlock::new(header, body))).expect("its body");
+    for fork in ["jovian", "isthmus", "holocene", "fjord", "karst", "azul"] {
+        let mut overlay = Overlay::new(parent.world.clone(), parent.hashes.clone());
+        let mut told = 0;
+        let take = |included: &Included<'_>, tx: ShadowedTx| {
+            told += 1;
+            assert!(tx.difference.is_none(), "{fork}: transaction {}: {tx:?}", included.index);
+            assert_eq!(tx.gas_under, Some(included.evm_gas_used()), "{fork}");
+            Ok::<_, SimulationError>(())
+        };
+        shadow_block(&spec, spec.under(fork).unwrap(), &block, 1 << 20, &mut overlay, take).unwrap();
+        assert_eq!(told, count, "{fork}");
     }
 }
 

@@ -172,6 +172,7 @@ impl Chain {
                 let outputs = request.simulation.outputs;
                 let view = SimulationView {
                     dialect: &PRESIM,
+                    names_fork: true,
                     outputs,
                     full_transactions: false,
                     errors: None,

@@ -81,6 +81,10 @@ pub trait FamilyEvm: Copy + Debug + Send + Sync + Sized + 'static {
     #[must_use]
     fn refunded(tx: Self::Tx, gas: u64) -> Self::Tx;
 
+    /// Returns a transaction with another gas limit.
+    #[must_use]
+    fn with_gas_limit(tx: Self::Tx, gas: u64) -> Self::Tx;
+
     /// Runs the transaction that `evm` is set to.
     ///
     /// # Errors
@@ -128,6 +132,10 @@ impl FamilyEvm for Ethereum {
     /// Returns the transaction: no block of Ethereum refunds gas.
     fn refunded(tx: TxEnv, _: u64) -> TxEnv {
         tx
+    }
+
+    fn with_gas_limit(tx: TxEnv, gas: u64) -> TxEnv {
+        TxEnv { gas_limit: gas, ..tx }
     }
 
     fn handle(evm: &mut RunEvm<'_, Self>) -> Result<ExecutionResult, Error> {

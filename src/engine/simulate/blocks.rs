@@ -105,6 +105,7 @@ impl<F: FamilyEvm> Simulator<'_, F> {
         let diff = ran.diff.map(|diff| diff.finish(gets_fees));
         self.state.blocks.push(SimulatedBlock {
             filler: planned.filler,
+            fork: planned.fork_name(),
             base_fee: header.base_fee_per_gas.unwrap_or_default(),
             fee_recipient: header.beneficiary,
             fees: ran.fees,
@@ -123,7 +124,7 @@ impl<F: FamilyEvm> Simulator<'_, F> {
         let has_free_base_fee = !self.simulation.validation
             && self.rules.base_fee == BaseFeeRule::ZeroWhenFree
             && matches!(planned.rules, CallRules::Simulation);
-        let header = planned.header(self.spec, self.parent());
+        let header = planned.header(self.parent());
         match (planned.block.block.base_fee, header.base_fee_per_gas) {
             (None, Some(_)) if has_free_base_fee => Header { base_fee_per_gas: Some(0), ..header },
             _ => header,
@@ -138,7 +139,7 @@ impl<F: FamilyEvm> Simulator<'_, F> {
         until: Option<Until>,
     ) -> Result<(BlockRun, BlockEnd), SimulationError> {
         let Simulation { outputs, validation, ref when, objective, .. } = *self.simulation;
-        let mut env = F::env(self.spec, header);
+        let mut env = F::env(planned.spec, header);
         let strict = env.cfg_env.clone();
         lift_checks(&mut env);
         env.cfg_env.disable_nonce_check = !validation;
@@ -153,8 +154,8 @@ impl<F: FamilyEvm> Simulator<'_, F> {
         let is_whole = first_state.is_none();
         let (state, fork) = (first_state.unwrap_or(&planned.block.state), env.cfg_env.spec);
         let precompiles = match begun.is_none() && (is_whole || position.is_first) {
-            true => overrides::apply(state, self.evm.db_mut(), self.codes, self.spec, fork)?,
-            false => overrides::precompiles(state, self.spec, fork)?,
+            true => overrides::apply(state, self.evm.db_mut(), self.codes, planned.spec, fork)?,
+            false => overrides::precompiles(state, planned.spec, fork)?,
         };
         // The block's hash is needed where it is shown, and where a later block follows from it; the access list's accesses
         // are recorded with what the hash needs.
@@ -166,20 +167,20 @@ impl<F: FamilyEvm> Simulator<'_, F> {
             CallRules::Simulation | CallRules::Many(_) => (used_before, BlockGas::default()),
         };
         let calls = BlockCalls {
-            spec: self.spec,
+            spec: planned.spec,
             simulation: self.simulation,
             strict,
-            market: self.spec.is_market(&env),
+            market: planned.spec.is_market(&env),
             base_fee: header.base_fee_per_gas.unwrap_or_default(),
             blob_base_fee: env.block_env.blob_excess_gas_and_price.map_or(0, |blob| blob.blob_gasprice),
             rules: self.rules,
             planned,
             block: first_state.map(|_| env.block_env.clone()),
-            available: GasLeft::of(self.spec, header, taken),
+            available: GasLeft::of(planned.spec, header, taken),
             used_before,
             header,
             blob_gas: (
-                self.spec.blob_params(header.timestamp).map_or(0, |params| params.max_blob_gas_per_block()),
+                planned.spec.blob_params(header.timestamp).map_or(0, |params| params.max_blob_gas_per_block()),
                 planned.continues.map_or(0, |open| open.blob_gas_used),
             ),
         };
@@ -199,7 +200,7 @@ impl<F: FamilyEvm> Simulator<'_, F> {
             evm.db_mut().list_accesses(0);
         }
         if is_new && is_whole && planned.continues.is_none() {
-            system_calls::begin_block(self.spec, header, evm)?;
+            system_calls::begin_block(planned.spec, header, evm)?;
             // The block's deposit would have set them.
             if let Some(millis) = planned.millis {
                 evm.db_mut().set_slot(BASE_TIME, BASE_TIME_SLOT, U256::from(millis));
@@ -245,21 +246,21 @@ impl<F: FamilyEvm> Simulator<'_, F> {
         if let Some(objective) = objective.filter(|objective| position.is_last && *objective != Objective::Coinbase) {
             self.state.gained = difference(self.state.before, measure(objective, evm)?);
         }
-        ran.add_wrapped(self.spec.wrapper(), evm);
+        ran.add_wrapped(planned.spec.wrapper(), evm);
         if position.is_last && outputs.contains(Outputs::ASSETS) {
             self.state.tokens = ran.ask_tokens(evm);
         }
 
         evm.db_mut().next_access_index();
         if let Some(list) = &mut ran.listing
-            && self.spec.is_prague_active_at_timestamp(header.timestamp)
+            && planned.spec.is_prague_active_at_timestamp(header.timestamp)
         {
             let mut requests = Requests::default();
             if !list.deposits.is_empty() {
                 requests.push_request_with_type(eip6110::DEPOSIT_REQUEST_TYPE, std::mem::take(&mut list.deposits));
             }
             if F::HAS_REQUESTS {
-                system_calls::end_block(self.spec, evm, &mut requests)?;
+                system_calls::end_block(planned.spec, evm, &mut requests)?;
             }
             list.requests = Some(requests);
         }
@@ -267,7 +268,7 @@ impl<F: FamilyEvm> Simulator<'_, F> {
             evm.db_mut().list_account(withdrawal.address);
         }
         let increments = post_block_balance_increments::<Header>(
-            self.spec,
+            planned.spec,
             evm.block(),
             &[],
             planned.block.block.withdrawals.as_deref().map(Vec::as_slice),

@@ -72,7 +72,7 @@ impl BlockContext {
         let planned = plan(spec, snapshot, &simulation, rules)?;
         let [first]: [PlannedBlock<'_>; 1] =
             planned.try_into().map_err(|_| SimulationError::Refused("no block can follow".to_owned()))?;
-        let header = first.header(spec, &snapshot.head.header);
+        let header = first.header(&snapshot.head.header);
         let blobs = spec.blob_params(header.timestamp);
         let used = first.continues.map_or_else(BlockGas::default, |open| open.gas);
         Ok(Self {

@@ -46,14 +46,14 @@ impl<F: FamilyEvm> Simulator<'_, F> {
         }
         .close(header);
 
-        let withdrawals = self
+        let withdrawals = planned
             .spec
             .is_shanghai_active_at_timestamp(planned.time)
             .then(|| planned.block.block.withdrawals.clone().unwrap_or_default());
         header.withdrawals_root =
             withdrawals.as_ref().map(|list| alloy_consensus::proofs::calculate_withdrawals_root(list));
         // Since Isthmus, this proves withdrawals to L1 (<https://specs.optimism.io/protocol/isthmus/exec-engine.html>).
-        let proves_messages = self.spec.has_op_fork(OpFork::Isthmus, planned.time);
+        let proves_messages = planned.spec.has_op_fork(OpFork::Isthmus, planned.time);
         if proves_messages {
             // If no root is computed, the parent's stays.
             header.withdrawals_root = self.parent().withdrawals_root.or(header.withdrawals_root);

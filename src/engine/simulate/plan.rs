@@ -26,6 +26,8 @@ pub(in crate::engine) struct PlannedBlock<'a> {
     /// The block being built, if this block continues it.
     pub continues: Option<&'a OpenBlock>,
     pub header: PlannedHeader,
+    /// The rules of its fork.
+    pub spec: &'a ChainSpec,
     pub rules: CallRules<'a>,
 }
 
@@ -50,8 +52,14 @@ pub(in crate::engine) enum CallRules<'a> {
 }
 
 impl PlannedBlock<'_> {
+    /// Returns the name of the fork whose rules the block has.
+    pub(super) fn fork_name(&self) -> &'static str {
+        self.spec.fork_name(&Header { number: self.number, timestamp: self.time, ..Header::default() })
+    }
+
     /// Returns the header before the calls run, on `parent`, with the base fee that the chain or an override sets.
-    pub(super) fn header(&self, spec: &ChainSpec, parent: &Sealed<Header>) -> Header {
+    pub(super) fn header(&self, parent: &Sealed<Header>) -> Header {
+        let spec = self.spec;
         let (attributes, difficulty) = match &self.header {
             PlannedHeader::Given(header) => return Header::clone(header),
             PlannedHeader::Next { attributes, difficulty } => (*attributes, *difficulty),
@@ -63,10 +71,12 @@ impl PlannedBlock<'_> {
         });
         let next = spec.next_header(parent, self.number, attributes);
         let slot_number = self.continues.map_or(next.slot_number, |open| open.header.slot_number);
+        // A block of a fork that the chain does not have yet begins the slots.
+        let slot_number = slot_number.or(spec.is_under().map(|_| 0));
         Header {
             difficulty,
             base_fee_per_gas: base_fee,
-            slot_number: overrides.slot_number.filter(|_| next.block_access_list_hash.is_some()).or(slot_number),
+            slot_number: overrides.slot_number.or(slot_number).filter(|_| next.block_access_list_hash.is_some()),
             ..next
         }
     }
@@ -83,7 +93,7 @@ pub(in crate::engine) struct BlockPosition {
 
 /// Returns the blocks with their numbers and times, and with fillers in the gaps.
 pub(super) fn plan<'a>(
-    spec: &ChainSpec,
+    spec: &'a ChainSpec,
     snapshot: &'a Snapshot,
     simulation: &'a Simulation,
     rules: &SimulationRules,
@@ -98,7 +108,7 @@ pub(super) fn plan<'a>(
     // Each block inherits these values from the previous one.
     let mut last = (base.gas_limit, base.beneficiary, base.difficulty);
 
-    let mut push = |block: Cow<'a, SimBlock>, number: u64, time: Duration, filler: bool| {
+    let mut push = |block: Cow<'a, SimBlock>, spec: &'a ChainSpec, number: u64, time: Duration, filler: bool| {
         let continues = open.filter(|open| open.header.number == number);
         let (gas_limit, fee_recipient, difficulty) =
             continues.map_or(last, |open| (open.header.gas_limit, open.header.beneficiary, open.header.difficulty));
@@ -122,6 +132,7 @@ pub(super) fn plan<'a>(
             filler,
             continues,
             header: PlannedHeader::Next { attributes, difficulty },
+            spec,
             rules: CallRules::Simulation,
             block,
         });
@@ -132,7 +143,9 @@ pub(super) fn plan<'a>(
         _ => before.saturating_add(step),
     };
 
+    let mut ruled = spec;
     for block in &simulation.blocks {
+        ruled = block.block.fork.as_ref().map_or(Ok(ruled), |_| block.block.rules(spec))?;
         if spec.family() == Family::OpStack && block.block.withdrawals.as_ref().is_some_and(|list| !list.is_empty()) {
             return Err(SimulationError::Params(
                 "blockOverrides.withdrawals: a block of the OP stack has no withdrawals: expected none".into(),
@@ -149,7 +162,7 @@ pub(super) fn plan<'a>(
         }
         for gap in number + 1..wanted {
             time = default_time(gap, time);
-            push(Cow::Owned(SimBlock::default()), gap, time, true);
+            push(Cow::Owned(SimBlock::default()), ruled, gap, time, true);
         }
         let next = default_time(wanted, time);
         let wanted_time = match asked_time {
@@ -164,7 +177,7 @@ pub(super) fn plan<'a>(
             return Err(SimulationError::BlockTime { time: seconds, previous });
         }
         (number, time) = (wanted, wanted_time);
-        push(Cow::Borrowed(block), number, time, false);
+        push(Cow::Borrowed(block), ruled, number, time, false);
     }
     Ok(planned)
 }

@@ -36,6 +36,8 @@ pub struct Simulated {
 pub struct SimulatedBlock {
     /// Whether the request did not ask for the block, which fills a gap between block numbers.
     pub filler: bool,
+    /// The name of the fork whose rules it has.
+    pub fork: &'static str,
     /// The base fee, wei. Zero before London.
     pub base_fee: u64,
     /// The recipient of the fees.

@@ -9,7 +9,6 @@ use super::{
     progress::{RunProgress, Until},
 };
 use crate::{
-    chain::ChainSpec,
     engine::{
         evm::{FamilyEvm, RunEvm},
         request::{Simulation, SimulationRules},
@@ -32,7 +31,6 @@ pub(in crate::engine) struct BlocksToRun<'a> {
 }
 
 pub(super) struct Simulator<'a, F: FamilyEvm> {
-    pub spec: &'a ChainSpec,
     pub codes: &'a CodeCache,
     pub rules: &'a SimulationRules,
     /// The EVM over the overlay. It serves one block after the other.

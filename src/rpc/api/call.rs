@@ -116,6 +116,7 @@ impl Method for EthCall {
         let (request, selector) = self.into_request(dialect)?;
         let snapshot = backend.select(run, selector)?;
         let rules = backend.rules(dialect);
+        run.by = backend.by(Some(&request.block));
         let result = backend
             .engine(&rules, run.reset_to(&snapshot))
             .call(snapshot.header(), &request)
@@ -179,6 +180,7 @@ fn is_transfer(run: &Run<'_>, snapshot: &Snapshot, request: &CallRequest) -> boo
 ///
 /// Returns the error of the call, or -32000 if its sender cannot pay for the gas.
 pub fn needed_gas(backend: &Backend, snapshot: &Snapshot, request: &CallRequest, run: &mut Run<'_>) -> Result<u64> {
+    run.by = backend.by(Some(&request.block));
     let (dialect, rules) = (run.dialect, backend.rules(run.dialect));
     let estimate = backend
         .engine(&rules, run.reset_to(snapshot))
@@ -226,6 +228,7 @@ impl Query for CreateAccessList {
         let request = self.0.into_request("eth_createAccessList", run.dialect)?;
         let snapshot = backend.select(run, select(block))?;
         let rules = backend.rules(run.dialect);
+        run.by = backend.by(Some(&request.block));
         let Accessed { list, result, simulated } = backend
             .engine(&rules, run.reset_to(&snapshot))
             .create_access_list(snapshot.header(), &request)

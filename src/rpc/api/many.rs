@@ -67,6 +67,7 @@ impl Method for CallMany {
         // Zero sets no limit, as in Erigon, which defines the method.
         let timeout = self.timeout.filter(|time| time.0 > 0).map(|time| Duration::from_millis(time.0));
         let request = ManyRequest { state, bundles, selector, index, timeout };
+        run.by = backend.by(request.bundles.first().map(|bundle| &bundle.block));
         let (snapshot, overlay) = backend.set_up(&request, "params[1].transactionIndex", run)?;
         let done = backend
             .engine(&rules, overlay)

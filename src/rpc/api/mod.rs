@@ -16,6 +16,7 @@ pub mod node;
 pub mod pool;
 pub mod search;
 pub mod send;
+pub mod shadow;
 pub mod simulate;
 pub mod state;
 pub mod status;

@@ -97,7 +97,7 @@ without_params! {
 
     /// The newest snapshot: id, block being built, index of its newest sub-block, age in milliseconds, canonical head, state of
     /// the feed.
-    GetSnapshot -> NewestSnapshot = r#"{"id": "0x1f", "blockNumber": "0x11", "index": "0x2", "ageMs": 40, "head": {"number": "0x10", "hash": "0xc5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470"}, "feed": "live", "verified": "full"}"#: |_, run| {
+    GetSnapshot -> NewestSnapshot = r#"{"id": "0x1f", "blockNumber": "0x11", "index": "0x2", "ageMs": 40, "head": {"number": "0x10", "hash": "0xc5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470"}, "feed": "live", "verified": "full", "fork": "osaka"}"#: |backend, run| {
         let (newest, feed) = (&run.published.newest, run.published.feed());
         NewestSnapshot {
             id: Quantity(newest.id.0),
@@ -110,6 +110,7 @@ without_params! {
             lag_ms: feed.lag().map(|lag| lag.ms()),
             lag_sub_blocks: feed.lag().map(|lag| lag.waiting),
             verified: newest.verified.as_str(),
+            fork: backend.spec.fork_name(newest.header()),
         }
     };
 
@@ -236,6 +237,8 @@ pub struct NewestSnapshot {
     /// The part of the block so far that was compared with its producer's word.
     #[schemars(extend("enum" = ["full", "list", "partial", "none"]))]
     verified: &'static str,
+    /// The name of the fork whose rules the block has.
+    fork: &'static str,
 }
 
 /// A difference between what was pre-confirmed and its producer's word or the canonical block.

@@ -15,7 +15,7 @@ use super::{
 use crate::rpc::{
     api::{log::Poll, status::StatusBoard, testing::changes::Testing, watch::Watches},
     protocol::error::{Outcome, Result, RpcError},
-    run::{LeaderUse, UpstreamUse, filters::Move, request::Request, runner::RequestRunner},
+    run::{LeaderUse, UpstreamUse, filters::Move, request::Request, runner::RequestRunner, step::ExecutedBy},
 };
 use crate::telemetry::{Counter, Histogram, Metrics};
 
@@ -35,8 +35,8 @@ pub struct Front {
 /// Facts about an answer besides its text.
 #[derive(Debug, Default)]
 pub struct AnswerFacts {
-    /// Whether the upstream executed the request, because presim cannot.
-    pub by_upstream: bool,
+    /// The rules by which the request was executed, and the node.
+    pub by: ExecutedBy,
     /// The move that the answer of a poll makes once its bytes are granted.
     pub moves: Option<Move>,
 }
@@ -118,12 +118,16 @@ impl Front {
             (Handler::Run(run), Some(remote))
                 if request.published.tags().is_some() && may_name_a_block(&request.params) =>
             {
-                Box::pin(runner.run_at_any_block(remote, run, request, &mut facts.by_upstream)).await
+                Box::pin(runner.run_at_any_block(remote, run, request, &mut facts.by)).await
             }
             (Handler::Run(run), Some(remote)) if remote.lacks_rules => {
-                Box::pin(runner.run_or_forward(remote, run, request, &mut facts.by_upstream)).await
+                Box::pin(runner.run_or_forward(remote, run, request, &mut facts.by)).await
             }
-            (Handler::Run(run), _) => runner.run(run, request).await.map(|(_, answer)| answer),
+            (Handler::Run(run), _) => {
+                let ran = runner.run(run, request).await?;
+                facts.by = ran.by;
+                Ok(ran.answer)
+            }
         }
     }
 

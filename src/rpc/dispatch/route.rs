@@ -15,6 +15,7 @@ use crate::rpc::{
         remote::StateCompletion,
         request::{Request, begin},
         runner::RequestRunner,
+        step::{ExecutedBy, Ran},
     },
 };
 
@@ -51,13 +52,15 @@ impl RequestRunner {
             matches!(request.method.leader, LeaderUse::IfUnknown) && request.method.upstream == UpstreamUse::IfUnknown;
         if let (Handler::Run(run), true) = (handler, may_know) {
             match self.run(run, request.clone()).await {
-                Ok((Lookup::Nothing, answer)) if !self.backend.withholds(&request) => own = Some(Ok(answer)),
+                Ok(Ran { lookup: Lookup::Nothing, answer, .. }) if !self.backend.withholds(&request) => {
+                    own = Some(Ok(answer));
+                }
                 // A snapshot is known by the nodes of the fleet under the same id, and an old one by none of them.
                 Err(error @ RpcError::UnknownBlock(UnknownBlock::Snapshot { .. } | UnknownBlock::Within)) => {
                     return Err(error);
                 }
                 Err(error @ RpcError::UnknownBlock(_)) => own = Some(Err(error)),
-                answered => return answered.map(|(_, answer)| answer),
+                answered => return answered.map(|ran| ran.answer),
             }
         }
         let start = out.len();
@@ -88,20 +91,23 @@ impl RequestRunner {
         remote: &StateCompletion,
         run: RunHandler,
         request: Request,
-        by_upstream: &mut bool,
+        by: &mut ExecutedBy,
     ) -> Result<Vec<u8>> {
         match self.run(run, request.clone()).await {
             Err(RpcError::Unexecutable(why)) => {
                 let mut out = begin(&request.id, "result");
                 if let Some(leader) = self.leader.as_ref().filter(|_| self.has_no_upstream()) {
                     out.extend_from_slice(leader::ask(&**leader, &request).await?.get().as_bytes());
-                    *by_upstream = true;
+                    *by = ExecutedBy::Upstream;
                     return Ok(out);
                 }
-                remote.execute(why, &request, &mut out, by_upstream).await?;
+                remote.execute(why, &request, &mut out, by).await?;
                 Ok(out)
             }
-            answered => answered.map(|(_, answer)| answer),
+            answered => answered.map(|ran| {
+                *by = ran.by;
+                ran.answer
+            }),
         }
     }
 
@@ -115,10 +121,10 @@ impl RequestRunner {
         remote: &StateCompletion,
         run: RunHandler,
         mut request: Request,
-        by_upstream: &mut bool,
+        by: &mut ExecutedBy,
     ) -> Result<Vec<u8>> {
         loop {
-            match self.run_or_forward(remote, run, request.clone(), by_upstream).await {
+            match self.run_or_forward(remote, run, request.clone(), by).await {
                 Err(RpcError::UnknownBlock(unknown)) => request = self.with_older(request, unknown).await?,
                 answered => return answered,
             }
@@ -146,13 +152,13 @@ impl RequestRunner {
             }
             (UpstreamUse::Sends | UpstreamUse::IfUnknown | UpstreamUse::Unasked, _) => {
                 let own = match self.run(run, request.clone()).await {
-                    Ok((Lookup::Nothing, own)) if !self.backend.withholds(&request) => Ok(own),
+                    Ok(Ran { lookup: Lookup::Nothing, answer, .. }) if !self.backend.withholds(&request) => Ok(answer),
                     // An upstream knows nothing of snapshots, nor of states within blocks.
                     Err(error @ RpcError::UnknownBlock(UnknownBlock::Snapshot { .. } | UnknownBlock::Within)) => {
                         return Err(error);
                     }
                     Err(error @ RpcError::UnknownBlock(_)) => Err(error),
-                    answered => return answered.map(|(_, answer)| answer),
+                    answered => return answered.map(|ran| ran.answer),
                 };
                 match fork {
                     Some(fork) => return self.ask_of_past(remote, run, request, fork, own).await,

@@ -33,6 +33,7 @@ use crate::rpc::{
         filters::Move,
         remote::StateCompletion,
         request::{Caller, Request, begin},
+        step::ExecutedBy,
         subscriptions::Starting,
     },
 };
@@ -45,8 +46,8 @@ pub struct Answer {
     pub text: Bytes,
     /// Whether it answers a single request and not a batch.
     pub single: bool,
-    /// Whether the upstream executed that request.
-    pub by_upstream: bool,
+    /// The rules by which that request was executed, and the node.
+    pub by: ExecutedBy,
 }
 
 /// The text of an answer to a request, and the bytes that it holds.
@@ -54,8 +55,8 @@ pub struct Answer {
 pub struct AnswerText {
     pub text: Vec<u8>,
     pub held: HeldBytes,
-    /// Whether the upstream executed the request.
-    pub by_upstream: bool,
+    /// The rules by which the request was executed, and the node.
+    pub by: ExecutedBy,
     /// The poll that is answered, if a filter's position moves by it.
     pub poll: Option<Box<AnsweredPoll>>,
 }
@@ -108,7 +109,7 @@ impl AnswerText {
     /// Returns an answer that is always granted, because it is small or reports something that has been done.
     pub fn small(caller: &Caller, text: Vec<u8>) -> Self {
         let held = caller.memory.take_always(text.len());
-        Self { text, held, by_upstream: false, poll: None }
+        Self { text, held, by: ExecutedBy::Node, poll: None }
     }
 
     /// Returns the text, which holds its bytes until its last part is dropped.
@@ -118,7 +119,7 @@ impl AnswerText {
 
     /// Returns the answer to a single request, or to a batch.
     fn into_answer(self, single: bool) -> Answer {
-        Answer { by_upstream: self.by_upstream, text: self.around(), single }
+        Answer { by: self.by, text: self.around(), single }
     }
 }
 
@@ -312,9 +313,9 @@ impl Message {
         } else if !held.grow(more) {
             return self.failure(id, caller.memory.memory().full("the answer", text.len()));
         }
-        let AnswerFacts { by_upstream, moves } = facts;
+        let AnswerFacts { by, moves } = facts;
         let poll = moves.zip(again).map(|(moves, request)| Box::new(AnsweredPoll { moves, method, request }));
-        AnswerText { text, held, by_upstream, poll }
+        AnswerText { text, held, by, poll }
     }
 
     /// Moves the position of the filter that `answer` is about, if it is the answer to a poll, and returns the answer. If

@@ -7,8 +7,8 @@ use alloy_primitives::map::HashMap;
 use super::method::MethodRoute;
 use crate::rpc::{
     api::{
-        Example, Serve, block, bundle, call, document, fee, log, many, mev, node, pool, search, send, simulate, state,
-        status, subscribe,
+        Example, Serve, block, bundle, call, document, fee, log, many, mev, node, pool, search, send, shadow, simulate,
+        state, status, subscribe,
         testing::{
             self,
             changes::{self, Testing},
@@ -67,6 +67,8 @@ pub const ALL: &[MethodRoute] = &numbered([
     MethodRoute::run::<trace::frames::Filter>("trace_filter", On(Bundle)),
     MethodRoute::run::<trace::parity::ReplayBlock>("trace_replayBlockTransactions", On(Bundle)),
     MethodRoute::run::<trace::parity::ReplayTransaction>("trace_replayTransaction", On(Bundle)),
+    // Blocks run under another fork, too.
+    MethodRoute::run::<shadow::Shadow>("presim_shadow", On(Bundle)).scope(MethodScope::Command),
     // State.
     MethodRoute::run::<state::GetBalance>("eth_getBalance", Inline),
     MethodRoute::run::<state::GetStorageAt>("eth_getStorageAt", Inline),
@@ -282,7 +284,7 @@ impl Serve for document::Discover {
 /// Returns the document of the methods that nodes of this scope have, in a dialect, as JSON. It is made once.
 pub fn document(dialect: &'static Dialect, scope: MethodScope) -> &'static str {
     dialect.documents[scope as usize].get_or_init(|| {
-        let methods = ALL.iter().filter(|method| method.info.scope <= scope);
+        let methods = ALL.iter().filter(|method| scope.has(method.info.scope));
         let methods = methods.map(|method| (method.info.name, method.describe));
         let document = document::document(dialect, methods);
         // Serializing plain data to a string cannot fail.

@@ -207,6 +207,8 @@ pub struct BlockOverridesParam {
     withdrawals: Option<Withdrawals>,
     difficulty: Option<Quantity<U256>>,
     slot_number: Option<Quantity<u64>>,
+    /// The name of the fork whose rules the block has: one of the chain's, older or newer than that of its time.
+    fork: Option<Box<str>>,
 }
 
 /// The other names of fields of a block.
@@ -355,6 +357,7 @@ pub fn block_overrides(overrides: Option<BlockOverridesParam>, path: impl Displa
         withdrawals: overrides.withdrawals,
         difficulty: overrides.difficulty.map(|difficulty| difficulty.0),
         slot_number: overrides.slot_number.map(|slot| slot.0),
+        fork: overrides.fork,
     })
 }
 

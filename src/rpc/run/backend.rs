@@ -5,10 +5,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::filters::Filters;
+use super::{filters::Filters, step::ExecutedBy};
 use crate::{
     chain::ChainSpec,
-    engine::{Beginnings, ConsoleOutput, Engine, SimulationRules},
+    engine::{Beginnings, BlockOverrides, ConsoleOutput, Engine, SimulationRules},
     ledger::{Block, Chain, Divergences, KnownBlock, LateBounds, Selector, Snapshot},
     meter::{Meter, Stopped},
     pool::{Acknowledgement, Pool},
@@ -124,6 +124,8 @@ pub struct Run<'a> {
     pub meter: Meter,
     /// The response up to the value of its result. The handler appends this value as JSON.
     pub out: Vec<u8>,
+    /// The rules by which the request runs.
+    pub by: ExecutedBy,
     /// The commit that must be on disk before the response is sent, or the verdict of another node on a transaction.
     pub commit: Acknowledgement,
 }
@@ -194,6 +196,12 @@ impl Backend {
     pub(in crate::rpc) fn block(&self, published: &Chain, selector: Selector) -> Result<Option<Block>> {
         self.admit(published, selector)?;
         Ok(published.block(selector)?)
+    }
+
+    /// Returns the rules that the overrides of a block ask for, if they name a fork that the chain has.
+    pub(in crate::rpc) fn by(&self, block: Option<&BlockOverrides>) -> ExecutedBy {
+        let fork = block.and_then(|block| self.spec.under(block.fork.as_deref()?).ok()?.is_under());
+        fork.map_or(ExecutedBy::Node, ExecutedBy::Under)
     }
 
     /// Returns an engine that runs in `overlay` under `rules`.

@@ -39,15 +39,25 @@ impl MethodInfo {
     }
 }
 
-/// The nodes that have a method. A node that has the methods of one scope has those of the scopes before it, too.
+/// The nodes that have a method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MethodScope {
     /// All nodes.
     Any,
+    /// Nodes that a command has started for itself.
+    Command,
     /// Nodes with `--testing`.
     Testing,
     /// Devnets with `--testing`.
     TestedDevnet,
+}
+
+impl MethodScope {
+    /// Returns whether a node of this scope has a method of another. Those of all nodes are everywhere, and a devnet under test has those of
+    /// other nodes under test.
+    pub fn has(self, method: Self) -> bool {
+        method == self || method == Self::Any || self == Self::TestedDevnet && method == Self::Testing
+    }
 }
 
 /// The upstream's part in answering a request, if the state is an upstream's.

@@ -8,7 +8,7 @@ use op_alloy::consensus::post_exec::POST_EXEC_TX_TYPE_ID;
 use serde_json::value::RawValue;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use super::{past::PastStates, request::Request};
+use super::{past::PastStates, request::Request, step::ExecutedBy};
 use crate::rpc::{
     params,
     protocol::error::{Result, RpcError},
@@ -104,19 +104,22 @@ impl StateCompletion {
     /// # Errors
     ///
     /// Returns -32000 if the upstream cannot execute it: it is another method, or on a state that no block has. Returns
-    /// the upstream's error as the dialect has it. `by_upstream` is set if the upstream has answered.
+    /// the upstream's error as the dialect has it. `by` is set if the upstream has answered.
     pub async fn execute(
         &self,
         why: Unexecutable,
         request: &Request,
         out: &mut Vec<u8>,
-        by_upstream: &mut bool,
+        by: &mut ExecutedBy,
     ) -> Result<()> {
         let (method, dialect) = (request.method.name, request.caller.dialect);
         let cannot = |upstream: &str| {
             let error = RpcError::Unexecutable(why);
             Err(error.with_message(|text| format!("{text}, nor can the upstream for it: {upstream}")))
         };
+        if matches!(why, Unexecutable::Under(..)) {
+            return cannot("it has the rules of its blocks alone");
+        }
         if !EXECUTED.contains(&method) {
             return cannot("expected eth_call, eth_estimateGas, eth_createAccessList or, on /standard, eth_simulateV1");
         }
@@ -135,8 +138,8 @@ impl StateCompletion {
         let ask = Ask::forwarded(method, &params);
         let _permit = self.permit()?;
         let answer = self.upstream()?.one(ask, request.ticket.deadline().into()).await;
-        *by_upstream = answer.as_ref().map_or_else(UpstreamError::is_answer, |_| true);
-        if *by_upstream {
+        if answer.as_ref().map_or_else(UpstreamError::is_answer, |_| true) {
+            *by = ExecutedBy::Upstream;
             self.executed.increment(1);
         }
         match answer {

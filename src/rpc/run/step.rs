@@ -32,6 +32,28 @@ pub struct RequestStep<F> {
     pub work: F,
 }
 
+/// The rules by which a request was executed, and the node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ExecutedBy {
+    /// This node, by the rules of the block.
+    #[default]
+    Node,
+    /// This node, by the rules of the fork that the request asks for.
+    Under(&'static str),
+    /// The upstream, because presim cannot.
+    Upstream,
+}
+
+/// A request that has run.
+pub struct Ran {
+    /// Whether the result is what was asked for.
+    pub lookup: Lookup,
+    /// The rules by which it has run.
+    pub by: ExecutedBy,
+    /// The answer up to the end of its result.
+    pub answer: Vec<u8>,
+}
+
 /// The outcome of a step.
 pub struct StepOutcome<T> {
     /// The value of the work.
@@ -73,6 +95,7 @@ where
             overlay,
             meter,
             out: begin(id, "result"),
+            by: ExecutedBy::Node,
             commit: Commit::done().into(),
         };
         let mut result = (self.work)(&self.runner.backend, &mut run);
@@ -104,18 +127,20 @@ where
 }
 
 impl RequestRunner {
-    /// Runs a request by its handler. Returns the answer, and whether it is what was asked for.
+    /// Runs a request by its handler.
     ///
     /// # Errors
     ///
     /// Returns those of [`run_step`](Self::run_step).
-    pub async fn run(self: &Arc<Self>, run: RunHandler, request: Request) -> Result<(Lookup, Vec<u8>)> {
+    pub async fn run(self: &Arc<Self>, run: RunHandler, request: Request) -> Result<Ran> {
         // Questions about the past wait behind those about now.
         let target = match request.published.older() {
             0 => request.method.target,
             _ => RunTarget::On(LaneName::Past),
         };
-        self.run_step(target, request, run).await
+        let work = move |backend: &Backend, step: &mut Run<'_>| Ok((run(backend, step)?, step.by));
+        let ((lookup, by), answer) = self.run_step(target, request, work).await?;
+        Ok(Ran { lookup, by, answer })
     }
 
     /// Runs a step of a request on its target, and waits until its commit is on disk, and, on a chain under test, until its transactions

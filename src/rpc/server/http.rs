@@ -22,7 +22,7 @@ use super::{
     connection::Connection,
     files::ServedFiles,
     phases::health::{health, is_for_operators, ready},
-    response::{HttpResponse, allow, refuse, respond},
+    response::{AnsweredOn, HttpResponse, allow, refuse, respond},
     session::Session,
     settings::ServerConfig,
     ws,
@@ -38,6 +38,7 @@ use crate::rpc::{
         catch_up::{MIN_SNAPSHOT, min_snapshot, published_from},
         client::Client,
         request::Caller,
+        step::ExecutedBy,
         subscriptions::Subscriptions,
     },
 };
@@ -250,12 +251,15 @@ impl HttpConnection {
                 let published = match published_from(&runner.host.snapshots, least, service.config.max_catch_up).await {
                     Ok(published) => published,
                     Err(error) => {
-                        return respond(reject(&caller, &body, error), Some((&runner.published(), false)));
+                        let (published, by) = (runner.published(), ExecutedBy::Node);
+                        let answered = AnsweredOn { published: &published, spec: Some(&runner.backend.spec), by };
+                        return respond(reject(&caller, &body, error), Some(answered));
                     }
                 };
                 let message = Message::new(&service.front, &caller, &published, None);
-                let Answer { text, single, by_upstream } = message.answer(body, held).await;
-                respond(text, single.then_some((&published, by_upstream)))
+                let Answer { text, single, by } = message.answer(body, held).await;
+                let answered = AnsweredOn { published: &published, spec: Some(&runner.backend.spec), by };
+                respond(text, single.then_some(answered))
             }
             Err((status, error)) => refuse_to(client, status, error),
         }

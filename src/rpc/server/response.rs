@@ -11,13 +11,25 @@ use http::{HeaderValue, Response, StatusCode, header};
 use hyper::body::{Body, Frame, SizeHint};
 use jsonrpsee::types::Id;
 
-use crate::ledger::Chain;
 use crate::rpc::{
     dispatch::service::failure,
     json,
     limits::stalls::{UnderWay, Windowed},
     protocol::error::RpcError,
+    run::step::ExecutedBy,
 };
+use crate::{chain::ChainSpec, ledger::Chain};
+
+/// The facts of a single request that its response names.
+#[derive(Clone, Copy)]
+pub struct AnsweredOn<'a> {
+    /// What was published when it arrived.
+    pub published: &'a Chain,
+    /// The rules of the chain, if the fork is named.
+    pub spec: Option<&'a ChainSpec>,
+    /// The rules by which it was executed, and the node.
+    pub by: ExecutedBy,
+}
 
 /// A response whose body is complete in memory.
 pub type HttpResponse = Response<AnswerBody>;
@@ -64,13 +76,13 @@ impl Body for AnswerBody {
     }
 }
 
-/// Returns a response with a JSON body. A response to a request names the newest snapshot at its arrival, and whether the
+/// Returns a response with a JSON body. A response to a request names the newest snapshot at its arrival, the fork, and whether the
 /// upstream executed the request.
-pub fn respond(body: impl Into<Bytes>, published: Option<(&Chain, bool)>) -> HttpResponse {
+pub fn respond(body: impl Into<Bytes>, answered: Option<AnsweredOn<'_>>) -> HttpResponse {
     let mut response = Response::new(AnswerBody::new(body));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    if let Some(freshness) = published.and_then(|(published, by_upstream)| freshness(published, by_upstream)) {
+    if let Some(freshness) = answered.and_then(freshness) {
         headers.insert("x-presim-snapshot", freshness);
     }
     response
@@ -92,7 +104,7 @@ pub fn allow(mut response: HttpResponse, methods: &'static str) -> HttpResponse 
 }
 
 /// Returns the header with the newest snapshot, for answers to a single request.
-fn freshness(published: &Chain, by_upstream: bool) -> Option<HeaderValue> {
+fn freshness(AnsweredOn { published, spec, by }: AnsweredOn<'_>) -> Option<HeaderValue> {
     let newest = &published.newest;
     let mut text = Vec::with_capacity(128);
     let mut decimal = itoa::Buffer::new();
@@ -115,7 +127,12 @@ fn freshness(published: &Chain, by_upstream: bool) -> Option<HeaderValue> {
     }
     text.extend_from_slice(b", verified=");
     text.extend_from_slice(newest.verified.as_str().as_bytes());
-    if by_upstream {
+    let own_fork = || spec.map(|spec| spec.fork_name(newest.header()));
+    if let Some(fork) = if let ExecutedBy::Under(fork) = by { Some(fork) } else { own_fork() } {
+        text.extend_from_slice(b", fork=");
+        text.extend_from_slice(fork.as_bytes());
+    }
+    if by == ExecutedBy::Upstream {
         text.extend_from_slice(b", execution=upstream");
     }
     HeaderValue::from_maybe_shared(Bytes::from(text)).ok()

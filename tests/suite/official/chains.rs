@@ -21,15 +21,15 @@ use super::{
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct ChainTest {
-    network: String,
+pub struct ChainTest {
+    pub network: String,
     pre: BTreeMap<Address, PreAccount>,
     #[serde(rename = "genesisRLP")]
     genesis: Bytes,
-    blocks: Vec<TestBlock>,
+    pub blocks: Vec<TestBlock>,
     #[serde(rename = "lastblockhash")]
     last: B256,
-    config: Option<TestConfig>,
+    pub config: Option<TestConfig>,
     #[serde(rename = "_info")]
     info: Option<Info>,
 }
@@ -42,6 +42,12 @@ struct Info {
 }
 
 impl ChainTest {
+    /// Returns the state of genesis.
+    pub fn first(&self) -> Result<Snapshot, String> {
+        let header = RlpBlock::<ChainTx>::decode(&mut self.genesis.as_ref()).unwrap().header;
+        genesis(self, header)
+    }
+
     /// Returns whether the test fails to corrupt the access list that it wants to corrupt.
     fn corrupts_nothing(&self, exception: &str) -> bool {
         let mismatch = self.info.as_ref().is_some_and(|info| info.port_mismatch.is_some());
@@ -51,8 +57,8 @@ impl ChainTest {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct TestBlock {
-    rlp: Bytes,
+pub struct TestBlock {
+    pub rlp: Bytes,
     block_access_list: Option<BlockAccessList>,
     expect_exception: Option<String>,
 }
@@ -70,8 +76,7 @@ fn run_test(test: &ChainTest) -> CaseOutcome {
     let Some(spec) = network::spec(&test.network, test.config.as_ref()) else {
         return CaseOutcome::Failed(format!("an unknown network: {}", test.network));
     };
-    let header = RlpBlock::<ChainTx>::decode(&mut test.genesis.as_ref()).unwrap().header;
-    let mut head = match genesis(test, header) {
+    let mut head = match test.first() {
         Ok(head) => head,
         Err(problem) => return CaseOutcome::Failed(problem),
     };

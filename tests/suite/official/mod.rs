@@ -8,6 +8,7 @@ mod http;
 mod network;
 mod precompiles;
 mod rules;
+mod shadow;
 mod state;
 
 use std::{collections::BTreeMap, fs::File, io::Read, sync::Mutex};

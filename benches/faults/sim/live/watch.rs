@@ -123,6 +123,7 @@ impl LiveWatch {
             Ok(simulated) => {
                 let view = SimulationView {
                     dialect: &PRESIM,
+                    names_fork: true,
                     outputs: simulation.outputs,
                     full_transactions: false,
                     errors: None,

@@ -43,6 +43,10 @@ impl FamilyEvm for OpStack {
         OpTx { refund, ..tx }
     }
 
+    fn with_gas_limit(tx: OpTx, gas: u64) -> OpTx {
+        OpTx { base: TxEnv { gas_limit: gas, ..tx.base }, ..tx }
+    }
+
     fn handle(evm: &mut RunEvm<'_, Self>) -> Result<ExecutionResult, Error> {
         with_gasless(evm, |evm| OpHandler::default().run(evm))
     }

@@ -47,7 +47,7 @@ impl Serve for Search {
     type Answer = Found;
     const EXAMPLE: Example = Example {
         params: r#"[{"blockStateCalls": [{"calls": [{"to": "0x00000000000000000000000000000000000000aa", "value": "0x1"}]}], "vary": [{"path": "blocks[0].calls[0].value", "values": ["0x1", "0x2"]}], "objective": "coinbase"}, "pending"]"#,
-        answer: r#"{"best": [{"values": ["0x1"], "objective": "0", "gasUsed": "0x5208", "status": "0x1"}], "runs": 2, "complete": true}"#,
+        answer: r#"{"best": [{"values": ["0x1"], "objective": "0", "gasUsed": "0x5208", "status": "0x1"}], "runs": 2, "complete": true, "fork": "osaka"}"#,
     };
 
     /// Runs the variants, and answers with the best ones. At the deadline, the answer has the best so far.
@@ -128,8 +128,10 @@ fn begin_search(backend: &Backend, run: &mut Run<'_>) -> Result<(BegunSearch, Re
     let SearchRequest { search, selector, form } = request;
     let snapshot = backend.select(run, selector)?;
     let rules = backend.rules(run.dialect);
-    let begun = BegunSearch::begin(&mut backend.engine(&rules, run.reset_to(&snapshot)), &snapshot, &search);
-    Ok((begun.map_err(|error| run.dialect.simulation_error(error))?, form))
+    let dialect = run.dialect;
+    let mut engine = backend.engine(&rules, run.reset_to(&snapshot));
+    let begun = BegunSearch::begin(&mut engine, &snapshot, &search);
+    Ok((begun.map_err(|error| dialect.simulation_error(error))?, form))
 }
 
 /// Runs a whole search in one run on a snapshot, records what it reads, and writes its outcome. Returns the best objective,

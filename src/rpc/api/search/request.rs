@@ -207,7 +207,7 @@ impl SearchPayload {
             when: None,
             errors: payload.errors,
         };
-        let SimulationRequest { simulation, selector, full_transactions, errors } =
+        let SimulationRequest { simulation, selector, full_transactions, errors, .. } =
             rest.into_request(selector, dialect, limits, true)?;
         let form = ResultForm { outputs: simulation.outputs, full_transactions, errors };
         let simulation = Simulation { when, ..simulation };

@@ -24,6 +24,8 @@ pub struct Found {
     runs: usize,
     /// Whether all variants ran in time.
     complete: bool,
+    /// The fork whose rules the first block has.
+    fork: &'static str,
     /// The best variant's outputs, if they are asked for.
     result: Option<SimulatedBlocks>,
 }
@@ -71,9 +73,11 @@ pub fn write(
     list(object.key("best"), &outcome.best, variant);
     object.number("runs", outcome.runs);
     object.key("complete").extend_from_slice(if outcome.complete { b"true" } else { b"false" });
+    string(object.key("fork"), outcome.fork);
     if let Some(simulated) = &outcome.shown {
         let view = SimulationView {
             dialect,
+            names_fork: true,
             outputs: form.outputs,
             full_transactions: form.full_transactions,
             errors: Some(&form.errors),

@@ -46,7 +46,7 @@ impl Method for Simulate {
     type Answer = SimulatedBlocks;
     const EXAMPLE: Example = Example {
         params: r#"[{"blockStateCalls": [{"calls": [{"to": "0x00000000000000000000000000000000000000aa", "value": "0x1"}]}], "outputs": ["status"]}, "pending"]"#,
-        answer: r#"[{"calls": [{"status": "0x1"}]}]"#,
+        answer: r#"[{"fork": "osaka", "calls": [{"status": "0x1"}]}]"#,
     };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
@@ -62,6 +62,7 @@ fn simulate(backend: &Backend, run: &mut Run<'_>, request: SimulationRequest) ->
     }
     let (snapshot, rules) = (backend.select(run, request.selector)?, backend.rules(run.dialect));
     let (dialect, client) = (run.dialect, run.client);
+    run.by = backend.by(request.simulation.blocks.first().map(|block| &block.block));
     let overlay = run.reset_to(&snapshot);
     overlay.record_reads(request.simulation.outputs.contains(Outputs::READ_SET));
     let mut engine = backend.engine(&rules, overlay);
@@ -78,7 +79,7 @@ fn simulate(backend: &Backend, run: &mut Run<'_>, request: SimulationRequest) ->
 pub fn write_simulated(
     backend: &Backend,
     dialect: &'static Dialect,
-    SimulationRequest { simulation, full_transactions, errors, .. }: &SimulationRequest,
+    SimulationRequest { simulation, full_transactions, errors, names_fork, .. }: &SimulationRequest,
     simulated: &Simulated,
     overlay: &Overlay,
     out: &mut Vec<u8>,
@@ -87,6 +88,7 @@ pub fn write_simulated(
     let reads = simulation.outputs.contains(Outputs::READ_SET).then(|| overlay.reads());
     let view = SimulationView {
         dialect,
+        names_fork: *names_fork,
         outputs: simulation.outputs,
         full_transactions: *full_transactions,
         errors: Some(errors),

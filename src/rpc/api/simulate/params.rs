@@ -36,6 +36,8 @@ pub struct SimulationRequest {
     pub full_transactions: bool,
     /// The errors by which the data of reverts is explained.
     pub errors: CustomErrors,
+    /// Whether the results name the forks of the blocks.
+    pub names_fork: bool,
 }
 
 impl SimulationRequest {
@@ -250,6 +252,7 @@ impl Payload {
             selector: require(selector, dialect)?,
             full_transactions: self.return_full_transactions.unwrap_or_default(),
             errors: self.errors.unwrap_or_default().into_iter().collect(),
+            names_fork: takes_signed,
         })
     }
 }

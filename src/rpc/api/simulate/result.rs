@@ -29,6 +29,8 @@ use crate::{
 pub struct SimulationView<'a> {
     /// The client's dialect.
     pub dialect: &'a Dialect,
+    /// Whether the fork of each block is named.
+    pub names_fork: bool,
     /// The outputs that are shown.
     pub outputs: Outputs,
     /// Whether transactions are shown in full.
@@ -91,6 +93,9 @@ fn simulated_block(
     let mut object = Object::new(out);
     if let Some(listing) = &block.listing {
         listed_block(&mut object, listing, view);
+    }
+    if view.names_fork {
+        string(object.key("fork"), block.fork);
     }
     let mut log_index = 0;
     try_list(object.key("calls"), block.calls.iter().enumerate(), |out, (index, call)| {

@@ -44,6 +44,8 @@ pub struct SimulatedBlock {
     transactions: Option<Vec<BlockTransaction>>,
     uncles: Option<Vec<Fixed<32>>>,
     withdrawals: Option<Vec<Withdrawal>>,
+    /// The name of the fork whose rules the block has. Not in `eth_simulateV1`.
+    fork: Option<String>,
     calls: Vec<SimulatedCallResult>,
     block_access_list: Option<Vec<AccountChanges>>,
     state_diff: Option<BTreeMap<String, AccountDifference>>,

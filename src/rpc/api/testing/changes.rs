@@ -33,6 +33,8 @@ use crate::{
 pub enum Testing {
     /// No method exists, because the node runs without `--testing`.
     Off,
+    /// No method exists, because a command has started the node for itself.
+    Command,
     /// Methods that build blocks. The chain is static.
     Static,
     /// All methods, the changes through this handle.
@@ -357,6 +359,7 @@ impl Testing {
     pub const fn scope(&self) -> MethodScope {
         match self {
             Self::Off => MethodScope::Any,
+            Self::Command => MethodScope::Command,
             Self::Static => MethodScope::Testing,
             Self::Devnet(_) => MethodScope::TestedDevnet,
         }
@@ -368,12 +371,13 @@ impl Testing {
     ///
     /// Returns -32601 if the node lacks the method.
     pub fn check(&self, method: &MethodInfo) -> Result<()> {
-        if method.scope <= self.scope() { Ok(()) } else { Err(self.lacks(method)) }
+        if self.scope().has(method.scope) { Ok(()) } else { Err(self.lacks(method)) }
     }
 
     fn lacks(&self, method: &MethodInfo) -> RpcError {
         let needs = match self {
-            Self::Off => "is for testing: start the node with --testing",
+            _ if method.scope == MethodScope::Command => "is for `presim shadow`, which starts a node of its own",
+            Self::Off | Self::Command => "is for testing: start the node with --testing",
             Self::Static | Self::Devnet(_) => "needs a devnet: this chain is static",
         };
         RpcError::new(-32601, format!("{} {needs}", method.name))

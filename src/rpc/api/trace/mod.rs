@@ -10,6 +10,6 @@ mod schema;
 mod storage;
 
 pub use self::{
-    run::{replay, trace_calls},
+    run::{before, find_block, replay, trace_calls},
     storage::StorageRange,
 };

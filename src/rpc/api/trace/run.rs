@@ -35,6 +35,7 @@ pub fn trace_calls(
     path: fn(usize, usize) -> String,
 ) -> Result<Vec<Vec<Arc<Trace>>>> {
     let rules = backend.rules(run.dialect);
+    run.by = backend.by(calls.bundles.first().map(|bundle| &bundle.block));
     let (snapshot, overlay) = backend.set_up(calls, index, run)?;
     let done = backend
         .engine(&rules, overlay)
@@ -112,7 +113,7 @@ pub fn parity(trace: &Trace) -> Result<&ParityTrace> {
 }
 
 /// Returns the snapshot before the first transaction of `block`.
-fn before(published: &Chain, block: &Block) -> Result<Arc<Snapshot>> {
+pub fn before(published: &Chain, block: &Block) -> Result<Arc<Snapshot>> {
     let number = block.number();
     let parent = number.checked_sub(1).ok_or_else(|| RpcError::new(-32000, "genesis is not traceable"))?;
     published.select(Selector::Number(parent)).map_err(|error| match error {

@@ -13,7 +13,6 @@ const REJECTED: i32 = -32003;
 /// Beginnings of texts that presim has of geth, and anvil's code and text in their place.
 const TEXTS: &[(&str, i32, &str)] = &[
     ("insufficient funds for gas * price + value", REJECTED, "Insufficient funds for gas * price + value"),
-    ("err: insufficient funds for gas * price + value", REJECTED, "Insufficient funds for gas * price + value"),
     ("insufficient funds for transfer", REJECTED, "Insufficient funds for gas * price + value"),
     ("nonce too low", REJECTED, "nonce too low"),
     ("nonce has max value", REJECTED, "nonce has max value"),
@@ -21,7 +20,6 @@ const TEXTS: &[(&str, i32, &str)] = &[
     ("insufficient gas for floor data gas cost", -32000, "intrinsic gas too high -- GasFloorMoreThanGasLimit"),
     ("exceeds block gas limit", -32000, "intrinsic gas too high -- CallerGasLimitMoreThanBlock"),
     ("max fee per gas less than block base fee", REJECTED, "max fee per gas less than block base fee"),
-    ("err: max fee per gas less than block base fee", REJECTED, "max fee per gas less than block base fee"),
     (
         "max priority fee per gas higher than max fee per gas",
         REJECTED,
@@ -50,7 +48,8 @@ fn told(error: RpcError) -> RpcError {
     // The reason why an estimate has failed.
     let reason =
         message.strip_prefix("failed with ").and_then(|rest| rest.split_once(" gas: ")).map(|(_, reason)| reason);
-    let reason = reason.unwrap_or(message);
+    // geth says so of a call.
+    let reason = reason.unwrap_or(message.strip_prefix("err: ").unwrap_or(message));
     match of_anvil(reason) {
         Some((_, code, text)) => RpcError::new(*code, *text),
         None => RpcError::Answer(error),

@@ -64,7 +64,7 @@ pub struct Dialect {
     /// The form of the `error` of a failed call in a simulation.
     pub call_error: ErrorForm,
     /// The documents of the methods by the scope of the node, each once it was asked for.
-    pub documents: [OnceLock<String>; 3],
+    pub documents: [OnceLock<String>; 4],
 }
 
 /// The form of the error of a call in a result.

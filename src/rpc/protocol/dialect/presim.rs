@@ -30,5 +30,5 @@ pub static PRESIM: Dialect = Dialect {
     not_atomic: (5710, "EIP-7702 not supported on the specified chain ID"),
     many_error: ErrorForm::Object,
     call_error: ErrorForm::Text,
-    documents: [const { OnceLock::new() }; 3],
+    documents: [const { OnceLock::new() }; 4],
 };

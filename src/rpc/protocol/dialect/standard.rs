@@ -46,7 +46,7 @@ pub(super) const fn like_geth(
         // As reth and alloy's types have it.
         many_error: ErrorForm::Text,
         call_error: ErrorForm::Object,
-        documents: [const { OnceLock::new() }; 3],
+        documents: [const { OnceLock::new() }; 4],
     }
 }
 

@@ -7,7 +7,8 @@ use http::{StatusCode, Uri};
 use serde::Serialize;
 
 use crate::rpc::json;
-use crate::rpc::server::response::{HttpResponse, respond};
+use crate::rpc::run::step::ExecutedBy;
+use crate::rpc::server::response::{AnsweredOn, HttpResponse, respond};
 use crate::{
     clock::{Clock, SystemClock},
     ledger::{Chain, FeedLag, FeedProblem, FeedState},
@@ -78,7 +79,8 @@ impl Health {
     fn into_response(self, published: Option<&Chain>) -> HttpResponse {
         let mut body = Vec::with_capacity(160);
         json::value(&mut body, &self);
-        let mut response = respond(body, published.map(|published| (published, false)));
+        let mut response =
+            respond(body, published.map(|published| AnsweredOn { published, spec: None, by: ExecutedBy::Node }));
         if self.problem.is_some() {
             *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
         }

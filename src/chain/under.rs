@@ -1,0 +1,149 @@
+//! The rules of a chain as one of its forks has them, whatever the time.
+
+use std::{
+    str::FromStr,
+    sync::{Arc, OnceLock},
+};
+
+use alloy_consensus::Header;
+use alloy_hardforks::EthereumHardfork;
+use revm::primitives::hardfork::SpecId;
+use strum::VariantArray;
+
+use super::{
+    ChainSpec, ChainSpecError, Family, ForkName, Natives,
+    forks::{ForkTimes, set_newest_fork},
+};
+
+/// A chain does not have the fork whose rules were asked for, or presim does not execute them.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown fork {name:?}: expected one of {known}")]
+pub struct UnknownFork {
+    /// The name that was asked for.
+    pub name: String,
+    /// The names of the chain's forks, separated by commas.
+    pub known: String,
+}
+
+/// The rules of the forks of a chain. Each is made when it is first asked for, and shared by all clones.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ForkRules(Arc<[OnceLock<Box<ChainSpec>>; 1 + ForkName::VARIANTS.len()]>);
+
+/// A fork whose rules a block may be given. The first of a family is a fork by block number.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum RuledFork {
+    First(Family),
+    Timed(ForkName),
+}
+
+impl RuledFork {
+    fn name(self) -> &'static str {
+        match self {
+            Self::First(Family::Ethereum) => "paris",
+            Self::First(Family::OpStack) => "bedrock",
+            Self::Timed(fork) => fork.into(),
+        }
+    }
+
+    const fn index(self) -> usize {
+        match self {
+            Self::First(_) => 0,
+            Self::Timed(fork) => 1 + fork as usize,
+        }
+    }
+}
+
+impl ChainSpec {
+    /// Returns the rules that the chain would have with `name` as its newest fork, at any time: those of the forks that it follows, and of no
+    /// later one. The forks from the merge on, or from Bedrock on, have names. Blob parameters under a fork that follows those which change
+    /// them alone (EIP-7892) are the chain's own of their time.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`UnknownFork`] if the chain has no such fork, or presim does not execute its rules.
+    pub fn under(&self, name: &str) -> Result<&Self, UnknownFork> {
+        let unknown = || UnknownFork { name: name.to_owned(), known: self.ruled_fork_names().join(", ") };
+        let first = RuledFork::First(self.family());
+        let fork = match ForkName::from_str(name) {
+            Ok(fork) => RuledFork::Timed(fork),
+            Err(_) if name.eq_ignore_ascii_case(first.name()) => first,
+            Err(_) => return Err(unknown()),
+        };
+        let known = self.ruled_forks().any(|known| known == fork);
+        let cell = self.fork_rules.0.get(fork.index()).filter(|_| known).ok_or_else(unknown)?;
+        if let Some(made) = cell.get() {
+            return Ok(made);
+        }
+        let made = self.make_under(fork).map_err(|_| unknown())?;
+        Ok(cell.get_or_init(|| Box::new(made)))
+    }
+
+    /// Returns the names of the forks whose rules [`under`](Self::under) gives.
+    pub fn ruled_fork_names(&self) -> Vec<&'static str> {
+        self.ruled_forks().map(RuledFork::name).collect()
+    }
+
+    /// Returns the fork that was asked for, if these rules are those that a fork has at any time.
+    pub const fn is_under(&self) -> Option<&'static str> {
+        self.under
+    }
+
+    /// Returns the name of the newest fork that is active in `header`'s block, in lower case.
+    pub fn fork_name(&self, header: &Header) -> &'static str {
+        let family = self.family();
+        let timed = ForkName::VARIANTS.iter().rev().filter(|fork| fork.family() == family);
+        let mut active = timed.filter(|fork| self.forks.is_active(**fork, header.timestamp));
+        match (self.under, active.next()) {
+            (Some(name), _) => name,
+            (None, Some(fork)) => fork.into(),
+            (None, None) if family == Family::OpStack => RuledFork::First(family).name(),
+            (None, None) => match self.evm_fork(header) {
+                SpecId::FRONTIER => "frontier",
+                SpecId::HOMESTEAD => "homestead",
+                SpecId::TANGERINE => "tangerine",
+                SpecId::SPURIOUS_DRAGON => "spuriousdragon",
+                SpecId::BYZANTIUM => "byzantium",
+                SpecId::PETERSBURG => "petersburg",
+                SpecId::ISTANBUL => "istanbul",
+                SpecId::BERLIN => "berlin",
+                SpecId::LONDON => "london",
+                _ => RuledFork::First(family).name(),
+            },
+        }
+    }
+
+    fn ruled_forks(&self) -> impl Iterator<Item = RuledFork> {
+        let family = self.family();
+        // A fork that changes blob parameters alone is nothing without them.
+        let has_rules = move |fork: &ForkName| {
+            fork.is_executed() && (!fork.is_of_blobs() || self.config.blob_schedule.contains_key(<&str>::from(fork)))
+        };
+        let timed = ForkName::VARIANTS.iter().copied().filter(move |fork| fork.family() == family);
+        std::iter::once(RuledFork::First(family)).chain(timed.filter(move |fork| has_rules(fork)).map(RuledFork::Timed))
+    }
+
+    fn make_under(&self, fork: RuledFork) -> Result<Self, ChainSpecError> {
+        let mut config = self.config.clone();
+        let family = self.family();
+        if family == Family::Ethereum {
+            set_newest_fork(&mut config, EthereumHardfork::Paris);
+            config.dao_fork_support = false;
+        }
+        for other in ForkName::VARIANTS.iter().copied().filter(|other| other.family() == family) {
+            let time = match fork {
+                RuledFork::Timed(newest) if other == newest || other.is_before(newest) => Some(0),
+                RuledFork::Timed(newest) if other.is_of_blobs() && newest.is_after_blobs() => self.forks.time(other),
+                RuledFork::Timed(_) | RuledFork::First(_) => None,
+            };
+            other.write(&mut config, time);
+        }
+        let forks = ForkTimes::of(&config)?;
+        let mut rules = Self::new(config, self.block_time)?;
+        rules.natives = Natives::of(&forks).under(fork.name(), &self.natives);
+        rules.under = Some(fork.name());
+        rules.chain_id = self.chain_id.clone();
+        rules.lifted = self.lifted;
+        rules.wrapper = self.wrapper;
+        Ok(rules)
+    }
+}

@@ -1,0 +1,417 @@
+//! `presim shadow`: which transactions of real blocks would do something else under another fork.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io::{IsTerminal, Write},
+    path::PathBuf,
+    str::FromStr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use alloy_primitives::{Address, B256, U64};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Deserialize;
+use serde_json::{Value, json, value::RawValue};
+
+use super::{
+    error::CommandError,
+    link::{NodeArgs, NodeLink},
+    names::LazyLink,
+    show::{table, table_text},
+};
+use crate::{
+    objects,
+    shown::{self, grouped, printable},
+};
+
+/// The time between two looks for the next block.
+const PAUSE: Duration = Duration::from_millis(100);
+/// The time that a block may take beyond --timeout-ms. Its state may have to be fetched, one read after another.
+const BLOCK_TIME: Duration = Duration::from_secs(600);
+/// The most rows of a table of sums.
+const MOST_SUMS: usize = 20;
+
+/// The flags of `presim shadow`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct ShadowArgs {
+    /// The fork under which each transaction runs once more: any fork of the chain, later or earlier.
+    #[arg(long, value_name = "FORK")]
+    pub under: String,
+    /// The blocks: `N`, or `N..M` with both ends. Without it, the newest block and those after it, until it is interrupted.
+    #[arg(long, value_name = "N[..M]")]
+    pub blocks: Option<BlockRange>,
+    /// Show the gas of every transaction, too.
+    #[arg(long)]
+    pub gas: bool,
+    /// Show transactions that concern these contracts alone: a file with an address in each line. What follows `#` is a comment.
+    #[arg(long, value_name = "FILE")]
+    pub contracts: Option<PathBuf>,
+    /// Print a line of JSON for each block, and no sums.
+    #[arg(long)]
+    pub json: bool,
+    /// The node.
+    #[command(flatten)]
+    pub node: NodeArgs,
+}
+
+/// Blocks from one to another, both included.
+#[derive(Clone, Copy, Debug)]
+pub struct BlockRange {
+    first: u64,
+    last: u64,
+}
+
+impl FromStr for BlockRange {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = |text: &str| {
+            text.parse::<u64>()
+                .map_err(|error| format!("{text:?}: {error}: expected N or N..M, as in 19000000..19000999"))
+        };
+        let (first, last) = match text.split_once("..") {
+            Some((first, last)) => (number(first)?, number(last)?),
+            None => (number(text)?, number(text)?),
+        };
+        if last < first {
+            return Err(format!("{text}: the last block is before the first"));
+        }
+        if first == 0 {
+            return Err("block 0 has no transactions: expected 1 or later".to_owned());
+        }
+        Ok(Self { first, last })
+    }
+}
+
+/// A block that has run twice, as far as it is shown.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ShadowAnswer {
+    number: U64,
+    fork: String,
+    under: String,
+    transactions: u64,
+    gas_used: U64,
+    gas_used_under: U64,
+    differences: Vec<DifferenceAnswer>,
+    #[serde(default)]
+    gas: Vec<GasAnswer>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct GasAnswer {
+    index: u64,
+    hash: B256,
+    gas_used: U64,
+    gas_used_under: Option<U64>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct DifferenceAnswer {
+    index: u64,
+    hash: B256,
+    gas_used: U64,
+    gas_used_under: Option<U64>,
+    status: U64,
+    status_under: Option<U64>,
+    invalid: Option<String>,
+    differs: Vec<String>,
+    cause: String,
+    at: Option<StepAnswer>,
+    contracts: Vec<Address>,
+    succeeds_with: BTreeMap<String, bool>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct StepAnswer {
+    kind: String,
+    code: Address,
+    pc: u64,
+    op: String,
+    own: Option<PlaceAnswer>,
+    under: Option<PlaceAnswer>,
+}
+
+#[derive(Debug, Deserialize)]
+struct PlaceAnswer {
+    pc: u64,
+    op: String,
+}
+
+/// The sums of what has been shown.
+#[derive(Debug, Default)]
+struct Sums {
+    blocks: u64,
+    transactions: u64,
+    gas: u64,
+    gas_under: u64,
+    differences: u64,
+    invalid: u64,
+    by_contract: BTreeMap<Address, Sum>,
+    by_cause: BTreeMap<String, Sum>,
+}
+
+/// The transactions that one contract or one cause has in common.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sum {
+    transactions: u64,
+    /// Those that succeed as they are, and not under the other fork.
+    broken: u64,
+    /// Those of the broken ones that succeed with twice the gas.
+    mended: u64,
+}
+
+/// Shadows the blocks, and shows which transactions differ, and sums.
+///
+/// # Errors
+///
+/// Returns [`CommandError::Input`] if the file of contracts cannot be used, or the chain does not have the fork, and the errors of the node
+/// and of the output.
+pub fn run(
+    args: &ShadowArgs,
+    link: &LazyLink<'_>,
+    stop: &Arc<AtomicBool>,
+    out: &mut impl Write,
+) -> Result<(), CommandError> {
+    let contracts = args.contracts.as_ref().map(read_contracts).transpose()?;
+    if !link.is_own() {
+        let text = "--upstream: missing: expected the node whose blocks are run: `presim shadow` starts a node of its own, \
+                    so that no other shares its processors with it";
+        return Err(CommandError::Input(text.to_owned()));
+    }
+    let node = link.open()?;
+    let newest = newest(node)?;
+    let range = args.blocks.unwrap_or(BlockRange { first: newest.max(1), last: u64::MAX });
+    if args.blocks.is_some() && range.last > newest {
+        let text = format!("--blocks: {}: the newest block is {newest}", range.last);
+        return Err(CommandError::Input(text));
+    }
+    let progress = progress(args, range);
+    let mut sums = Sums::default();
+    for number in range.first..=range.last {
+        if !await_block(node, number, stop)? {
+            break;
+        }
+        let options = json!({"under": args.under, "gas": args.gas});
+        let (mut answer, text) =
+            node.ask_quietly::<ShadowAnswer>("presim_shadow", (format!("{number:#x}"), options), BLOCK_TIME)?;
+        if let Some(contracts) = &contracts {
+            answer.differences.retain(|one| one.contracts.iter().any(|contract| contracts.contains(contract)));
+        }
+        sums.add(&answer);
+        progress.suspend(|| match args.json {
+            true => writeln!(out, "{}", shown::json(&line(&text, contracts.as_ref())?)).map_err(CommandError::from),
+            false => write_block(&answer, out).map_err(CommandError::from),
+        })?;
+        out.flush()?;
+        progress.set_message(format!("{} differ", grouped(sums.differences)));
+        progress.inc(1);
+    }
+    progress.finish_and_clear();
+    if !args.json {
+        sums.write(&args.under, out)?;
+    }
+    Ok(out.flush()?)
+}
+
+/// Returns the number of the newest block.
+fn newest(node: &NodeLink) -> Result<u64, CommandError> {
+    let (head, _) = node.ask_quietly::<HeadAnswer>("eth_getBlockByNumber", ("latest", false), Duration::ZERO)?;
+    Ok(head.number.to())
+}
+
+#[derive(Debug, Deserialize)]
+struct HeadAnswer {
+    number: U64,
+}
+
+/// Waits until the chain has block `number`. Returns false if the command is to stop.
+fn await_block(node: &NodeLink, number: u64, stop: &AtomicBool) -> Result<bool, CommandError> {
+    let mut known = 0;
+    while !stop.load(Relaxed) {
+        if known >= number {
+            return Ok(true);
+        }
+        known = newest(node)?;
+        if known < number {
+            std::thread::sleep(PAUSE);
+        }
+    }
+    Ok(false)
+}
+
+/// Returns the progress of a range of blocks: on a terminal, with the time left.
+fn progress(args: &ShadowArgs, range: BlockRange) -> ProgressBar {
+    let is_shown = args.blocks.is_some() && range.last > range.first && std::io::stderr().is_terminal();
+    let target = if is_shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+    let bar = ProgressBar::with_draw_target(Some(range.last.saturating_sub(range.first).saturating_add(1)), target);
+    let style = ProgressStyle::with_template("{wide_bar} {pos} of {len} blocks, {msg}, {eta} left");
+    bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+}
+
+/// Reads the addresses of a file.
+fn read_contracts(path: &PathBuf) -> Result<BTreeSet<Address>, CommandError> {
+    let input = |text: String| CommandError::Input(format!("--contracts {}: {text}", path.display()));
+    let text = std::fs::read_to_string(path).map_err(|error| input(error.to_string()))?;
+    let lines =
+        text.lines().enumerate().map(|(index, line)| (index, line.split('#').next().unwrap_or_default().trim()));
+    let addresses = lines.filter(|(_, line)| !line.is_empty()).map(|(index, line)| {
+        line.parse().map_err(|error| input(format!("line {}: {error}: expected 0x and 40 hex digits", index + 1)))
+    });
+    let addresses = addresses.collect::<Result<BTreeSet<_>, _>>()?;
+    if addresses.is_empty() {
+        return Err(input("no address: expected one in each line".to_owned()));
+    }
+    Ok(addresses)
+}
+
+/// Returns the answer of a block without the differences that concern none of the contracts.
+fn line(answer: &RawValue, contracts: Option<&BTreeSet<Address>>) -> Result<String, std::io::Error> {
+    let Some(contracts) = contracts else { return Ok(answer.get().to_owned()) };
+    let mut block: Value = objects::from_str(answer.get())?;
+    let concerns = |one: &Value| {
+        let all = one["contracts"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        all.filter_map(|contract| contract.parse().ok()).any(|contract: Address| contracts.contains(&contract))
+    };
+    if let Some(differences) = block["differences"].as_array_mut() {
+        differences.retain(concerns);
+    }
+    Ok(block.to_string())
+}
+
+fn write_block(answer: &ShadowAnswer, out: &mut impl Write) -> std::io::Result<()> {
+    let ShadowAnswer { number, fork, under, transactions, gas_used, gas_used_under, differences, gas } = answer;
+    if differences.is_empty() && gas.is_empty() {
+        return Ok(());
+    }
+    writeln!(
+        out,
+        "block {number}: {} of {} transactions differ; gas {} under {}, {} under {}",
+        grouped(differences.len() as u64),
+        grouped(*transactions),
+        grouped(gas_used.to()),
+        printable(fork),
+        grouped(gas_used_under.to()),
+        printable(under)
+    )?;
+    for one in gas {
+        let gas_under = one.gas_used_under.map_or_else(|| "invalid".to_owned(), |gas| grouped(gas.to()));
+        writeln!(out, "  {:>3} {} gas {} → {gas_under}", one.index, one.hash, grouped(one.gas_used.to()))?;
+    }
+    for one in differences {
+        writeln!(out, "  {:>3} {} {}", one.index, one.hash, one.end())?;
+        writeln!(out, "      {}{}", printable(&one.cause), one.place())?;
+        let gas_under = one.gas_used_under.map_or_else(String::new, |gas| format!(" → {}", grouped(gas.to())));
+        writeln!(out, "      gas {}{gas_under}; {}", grouped(one.gas_used.to()), one.more_gas())?;
+        let contracts: Vec<String> = one.contracts.iter().map(ToString::to_string).collect();
+        writeln!(
+            out,
+            "      contracts {}",
+            if contracts.is_empty() { "none".to_owned() } else { contracts.join(", ") }
+        )?;
+    }
+    Ok(())
+}
+
+impl DifferenceAnswer {
+    /// Returns whether the transaction succeeds as it is, and not under the other fork.
+    fn is_broken(&self) -> bool {
+        self.status == U64::ONE && self.status_under != Some(U64::ONE)
+    }
+
+    fn end(&self) -> String {
+        let word = |status: U64| if status == U64::ONE { "success" } else { "failed" };
+        let under = match (&self.invalid, self.status_under) {
+            (Some(reason), _) => format!("invalid ({})", printable(reason)),
+            (None, under) => word(under.unwrap_or_default()).to_owned(),
+        };
+        let differs = if self.differs.is_empty() { String::new() } else { format!(": {}", self.differs.join(", ")) };
+        format!("{} → {under}{differs}", word(self.status))
+    }
+
+    fn place(&self) -> String {
+        let Some(StepAnswer { kind, code, pc, op, own, under }) = &self.at else { return String::new() };
+        let next = |place: &Option<PlaceAnswer>| {
+            place
+                .as_ref()
+                .map_or_else(|| "the end".to_owned(), |place| format!("pc {} {}", place.pc, printable(&place.op)))
+        };
+        let parts = match kind.as_str() {
+            "pc" => format!(", then {} and {}", next(own), next(under)),
+            "operands" => ", with other operands".to_owned(),
+            _ => String::new(),
+        };
+        format!(" at pc {pc} {} of {code}{parts}", printable(op))
+    }
+
+    fn more_gas(&self) -> String {
+        let succeeds = |times: &str| self.succeeds_with.get(times).copied().unwrap_or_default();
+        match (succeeds("1.5"), succeeds("2")) {
+            (true, _) => "succeeds with 1.5 times its gas limit".to_owned(),
+            (false, true) => "succeeds with twice its gas limit".to_owned(),
+            (false, false) => "fails with twice its gas limit".to_owned(),
+        }
+    }
+}
+
+impl Sums {
+    fn add(&mut self, answer: &ShadowAnswer) {
+        self.blocks += 1;
+        self.transactions += answer.transactions;
+        self.gas += answer.gas_used.to::<u64>();
+        self.gas_under += answer.gas_used_under.to::<u64>();
+        for one in &answer.differences {
+            self.differences += 1;
+            self.invalid += u64::from(one.invalid.is_some());
+            let broken = one.is_broken();
+            let mended = broken && one.succeeds_with.get("2").copied().unwrap_or_default();
+            let add = |sum: &mut Sum| {
+                sum.transactions += 1;
+                sum.broken += u64::from(broken);
+                sum.mended += u64::from(mended);
+            };
+            add(self.by_cause.entry(one.cause.clone()).or_default());
+            if let Some(contract) = one.contracts.first() {
+                add(self.by_contract.entry(*contract).or_default());
+            }
+        }
+    }
+
+    fn write(&self, under: &str, out: &mut impl Write) -> std::io::Result<()> {
+        let (differences, invalid) = (grouped(self.differences), grouped(self.invalid));
+        writeln!(
+            out,
+            "{} blocks, {} transactions: {differences} differ under {under}, {invalid} of them invalid; gas {} → {}",
+            grouped(self.blocks),
+            grouped(self.transactions),
+            grouped(self.gas),
+            grouped(self.gas_under)
+        )?;
+        if self.differences == 0 {
+            return Ok(());
+        }
+        let causes = self.by_cause.iter().map(|(cause, sum)| (printable(cause), *sum)).collect();
+        writeln!(out, "\n{}", sums_table("CAUSE", causes))?;
+        let contracts = self.by_contract.iter().map(|(contract, sum)| (contract.to_string(), *sum)).collect();
+        write!(out, "{}", sums_table("CONTRACT", contracts))
+    }
+}
+
+/// Returns a table of sums, the largest first.
+fn sums_table(heading: &str, mut sums: Vec<(String, Sum)>) -> String {
+    sums.sort_by(|(one, a), (other, b)| b.transactions.cmp(&a.transactions).then_with(|| one.cmp(other)));
+    let mut rows = table(&[heading, "DIFFER", "BREAK", "MENDED BY TWICE THE GAS"]);
+    for (name, Sum { transactions, broken, mended }) in sums.iter().take(MOST_SUMS) {
+        rows.add_row([name.clone(), grouped(*transactions), grouped(*broken), grouped(*mended)]);
+    }
+    let more = sums.len().saturating_sub(MOST_SUMS);
+    let more = if more == 0 { String::new() } else { format!("and {} more\n", grouped(more as u64)) };
+    table_text(&rows) + &more
+}
