@@ -80,7 +80,7 @@ fn ask(task: AskTask, mut signals: Signals) -> eyre::Result<()> {
     let (tell, ended) = std::sync::mpsc::channel();
     let run = move || {
         let done = task.run(&mut io::stdout());
-        // Nobody listens unless the command is to stop.
+        // The receiver is gone unless a signal has come.
         let _ = tell.send(());
         done
     };

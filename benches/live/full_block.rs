@@ -30,7 +30,7 @@ sol! {
     function swapExactETHForTokens(uint256 amountOutMin, address[] path, address to, uint256 deadline);
 }
 
-/// What the transactions of a block do. Each ends at an account of its own.
+/// The work of the transactions of a block. Each ends at an account of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doing {
     Swap,

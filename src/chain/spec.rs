@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
@@ -24,12 +24,12 @@ use revm::{
     context_interface::block::BlobExcessGasAndPrice,
     primitives::{eip3860::MAX_INITCODE_SIZE, hardfork::SpecId},
 };
+use strum::VariantArray;
 
 use super::{
     ChainSpecError, Family, ForkName as N, Natives, SealedBlock,
     forks::ForkTimes,
     op::{OpFork, OpStackParams},
-    under::ForkRules,
 };
 
 /// The time between blocks from Denim on.
@@ -58,6 +58,10 @@ pub struct ChainSpec {
     /// The fork whose rules these are at any time, if they are.
     pub(super) under: Option<&'static str>,
 }
+
+/// The rules of the forks of a chain. Each is made when it is first asked for, and shared by all clones.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ForkRules(pub(super) Arc<[OnceLock<Box<ChainSpec>>; 1 + N::VARIANTS.len()]>);
 
 /// The rules that a chain under test lifts.
 #[derive(Clone, Copy, Debug, Default)]

@@ -1,9 +1,6 @@
 //! The rules of a chain as one of its forks has them, whatever the time.
 
-use std::{
-    str::FromStr,
-    sync::{Arc, OnceLock},
-};
+use std::str::FromStr;
 
 use alloy_consensus::Header;
 use alloy_hardforks::EthereumHardfork;
@@ -24,10 +21,6 @@ pub struct UnknownFork {
     /// The names of the chain's forks, separated by commas.
     pub known: String,
 }
-
-/// The rules of the forks of a chain. Each is made when it is first asked for, and shared by all clones.
-#[derive(Clone, Debug, Default)]
-pub(super) struct ForkRules(Arc<[OnceLock<Box<ChainSpec>>; 1 + ForkName::VARIANTS.len()]>);
 
 /// A fork whose rules a block may be given. The first of a family is a fork by block number.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -54,9 +47,9 @@ impl RuledFork {
 }
 
 impl ChainSpec {
-    /// Returns the rules that the chain would have with `name` as its newest fork, at any time: those of the forks that it follows, and of no
-    /// later one. The forks from the merge on, or from Bedrock on, have names. Blob parameters under a fork that follows those which change
-    /// them alone (EIP-7892) are the chain's own of their time.
+    /// Returns the rules of the fork `name`, active at any time: that fork and all forks before it, and none after it. The forks from the merge
+    /// on, or from Bedrock on, have names. Under a fork that comes after those which change blob parameters alone (EIP-7892), and that sets
+    /// none itself, the chain's own parameters of the block's time stay.
     ///
     /// # Errors
     ///
@@ -83,8 +76,8 @@ impl ChainSpec {
         self.ruled_forks().map(RuledFork::name).collect()
     }
 
-    /// Returns the fork that was asked for, if these rules are those that a fork has at any time.
-    pub const fn is_under(&self) -> Option<&'static str> {
+    /// Returns the fork that was asked for, if these are the rules that [`under`](Self::under) gives.
+    pub const fn fork_override(&self) -> Option<&'static str> {
         self.under
     }
 
@@ -125,6 +118,7 @@ impl ChainSpec {
     fn make_under(&self, fork: RuledFork) -> Result<Self, ChainSpecError> {
         let mut config = self.config.clone();
         let family = self.family();
+        let has_blobs = self.config.blob_schedule.contains_key(fork.name());
         if family == Family::Ethereum {
             set_newest_fork(&mut config, EthereumHardfork::Paris);
             config.dao_fork_support = false;
@@ -132,7 +126,9 @@ impl ChainSpec {
         for other in ForkName::VARIANTS.iter().copied().filter(|other| other.family() == family) {
             let time = match fork {
                 RuledFork::Timed(newest) if other == newest || other.is_before(newest) => Some(0),
-                RuledFork::Timed(newest) if other.is_of_blobs() && newest.is_after_blobs() => self.forks.time(other),
+                RuledFork::Timed(newest) if other.is_of_blobs() && newest.is_after_blobs() && !has_blobs => {
+                    self.forks.time(other)
+                }
                 RuledFork::Timed(_) | RuledFork::First(_) => None,
             };
             other.write(&mut config, time);

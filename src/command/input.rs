@@ -15,7 +15,7 @@ use super::{
     link::NodeArgs,
     names::LazyLink,
 };
-use crate::{abi::AbiBook, objects};
+use crate::{abi::AbiBook, objects, rpc::BLOCK_ALIASES};
 
 /// Maximum bytes of a bundle that is read.
 const MAX_LENGTH: u64 = 64 << 20;
@@ -200,7 +200,13 @@ fn override_blocks(payload: &mut Map<String, Value>, overrides: &[(String, Value
         let fields = overrides.iter().filter(|(field, _)| index == 0 || !OF_FIRST.contains(&field.as_str()));
         for (field, value) in fields {
             let own = block.entry("blockOverrides").or_insert_with(|| json!({}));
+            if own.is_null() {
+                *own = json!({});
+            }
             if let Some(own) = own.as_object_mut() {
+                for (_, alias) in BLOCK_ALIASES.iter().filter(|(name, _)| name == field) {
+                    own.remove(*alias);
+                }
                 own.insert(field.clone(), value.clone());
             }
         }

@@ -143,6 +143,20 @@ impl NodeLink {
         params: impl RpcSend,
         wait: Duration,
     ) -> Result<(T, Box<RawValue>), CommandError> {
+        self.ask_or_refusal(method, params, wait)?.map_err(|error| self.refused(method, &error))
+    }
+
+    /// Asks the node as [`ask_quietly`](Self::ask_quietly) does. Returns the error with which it answers, if it does.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`CommandError::NoNode`] if no node answers.
+    pub fn ask_or_refusal<T: DeserializeOwned>(
+        &self,
+        method: &'static str,
+        params: impl RpcSend,
+        wait: Duration,
+    ) -> Result<Result<(T, Box<RawValue>), ErrorPayload>, CommandError> {
         let most = self.timeout + wait;
         let answered = self.runtime.block_on(async {
             let request = self.client.request::<_, Box<RawValue>>(method, params);
@@ -150,7 +164,7 @@ impl NodeLink {
         });
         let text = match answered {
             Ok(Ok(text)) => text,
-            Ok(Err(RpcError::ErrorResp(error))) => return Err(self.refused(method, &error)),
+            Ok(Err(RpcError::ErrorResp(error))) => return Ok(Err(error)),
             Ok(Err(error)) => return Err(no_node(&self.name, &error)),
             Err(_) => {
                 let text = format!("{}: no answer to {method} within {most:?} (--timeout-ms)", self.name);
@@ -160,10 +174,11 @@ impl NodeLink {
         let result = objects::from_str(text.get()).map_err(|error| {
             CommandError::NoNode(format!("{}: unexpected answer to {method}: {error}: is it a presim?", self.name))
         })?;
-        Ok((result, text))
+        Ok(Ok((result, text)))
     }
 
-    fn refused(&self, method: &str, error: &ErrorPayload) -> CommandError {
+    /// Returns the failure of the command whose question the node has refused.
+    pub fn refused(&self, method: &str, error: &ErrorPayload) -> CommandError {
         let message = printable(&error.message);
         match error.code {
             -32601 => CommandError::NoNode(format!(

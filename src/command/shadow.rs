@@ -32,6 +32,8 @@ use crate::{
 const PAUSE: Duration = Duration::from_millis(100);
 /// The time that a block may take beyond --timeout-ms. Its state may have to be fetched, one read after another.
 const BLOCK_TIME: Duration = Duration::from_secs(600);
+/// The code of an answer about a fork that the chain does not have.
+const UNKNOWN_FORK: i64 = -32602;
 /// The most rows of a table of sums.
 const MOST_SUMS: usize = 20;
 
@@ -44,7 +46,7 @@ pub struct ShadowArgs {
     /// The blocks: `N`, or `N..M` with both ends. Without it, the newest block and those after it, until it is interrupted.
     #[arg(long, value_name = "N[..M]")]
     pub blocks: Option<BlockRange>,
-    /// Show the gas of every transaction, too.
+    /// Show the gas of every transaction, too, whatever contracts it concerns.
     #[arg(long)]
     pub gas: bool,
     /// Show transactions that concern these contracts alone: a file with an address in each line. What follows `#` is a comment.
@@ -152,6 +154,8 @@ struct Sums {
     transactions: u64,
     gas: u64,
     gas_under: u64,
+    /// The blocks that could not be run.
+    not_run: u64,
     differences: u64,
     invalid: u64,
     by_contract: BTreeMap<Address, Sum>,
@@ -162,10 +166,10 @@ struct Sums {
 #[derive(Clone, Copy, Debug, Default)]
 struct Sum {
     transactions: u64,
-    /// Those that succeed as they are, and not under the other fork.
+    /// The number that succeeds as it is, and not under the other fork.
     broken: u64,
-    /// Those of the broken ones that succeed with twice the gas.
-    mended: u64,
+    /// The number of the broken ones that succeed with twice the gas.
+    fixed: u64,
 }
 
 /// Shadows the blocks, and shows which transactions differ, and sums.
@@ -200,12 +204,24 @@ pub fn run(
             break;
         }
         let options = json!({"under": args.under, "gas": args.gas});
-        let (mut answer, text) =
-            node.ask_quietly::<ShadowAnswer>("presim_shadow", (format!("{number:#x}"), options), BLOCK_TIME)?;
+        let params = (format!("{number:#x}"), options);
+        let (mut answer, text) = match node.ask_or_refusal::<ShadowAnswer>("presim_shadow", params, BLOCK_TIME)? {
+            Ok(answer) => answer,
+            Err(refusal) if refusal.code == UNKNOWN_FORK => return Err(node.refused("presim_shadow", &refusal)),
+            // The others may run all the same.
+            Err(refusal) => {
+                sums.not_run += 1;
+                let text = format!("block {number} is not run: {}", printable(&refusal.message));
+                // The reader may be gone.
+                let _ = progress.suspend(|| writeln!(std::io::stderr(), "{text}"));
+                progress.inc(1);
+                continue;
+            }
+        };
         if let Some(contracts) = &contracts {
             answer.differences.retain(|one| one.contracts.iter().any(|contract| contracts.contains(contract)));
         }
-        sums.add(&answer);
+        sums.add(&answer, contracts.as_ref());
         progress.suspend(|| match args.json {
             true => writeln!(out, "{}", shown::json(&line(&text, contracts.as_ref())?)).map_err(CommandError::from),
             false => write_block(&answer, out).map_err(CommandError::from),
@@ -362,7 +378,8 @@ impl DifferenceAnswer {
 }
 
 impl Sums {
-    fn add(&mut self, answer: &ShadowAnswer) {
+    /// Adds a block. A transaction counts for the innermost contract of those that are asked for.
+    fn add(&mut self, answer: &ShadowAnswer, contracts: Option<&BTreeSet<Address>>) {
         self.blocks += 1;
         self.transactions += answer.transactions;
         self.gas += answer.gas_used.to::<u64>();
@@ -371,14 +388,15 @@ impl Sums {
             self.differences += 1;
             self.invalid += u64::from(one.invalid.is_some());
             let broken = one.is_broken();
-            let mended = broken && one.succeeds_with.get("2").copied().unwrap_or_default();
+            let fixed = broken && one.succeeds_with.get("2").copied().unwrap_or_default();
             let add = |sum: &mut Sum| {
                 sum.transactions += 1;
                 sum.broken += u64::from(broken);
-                sum.mended += u64::from(mended);
+                sum.fixed += u64::from(fixed);
             };
             add(self.by_cause.entry(one.cause.clone()).or_default());
-            if let Some(contract) = one.contracts.first() {
+            let mut concerned = one.contracts.iter();
+            if let Some(contract) = concerned.find(|one| contracts.is_none_or(|asked| asked.contains(*one))) {
                 add(self.by_contract.entry(*contract).or_default());
             }
         }
@@ -394,6 +412,9 @@ impl Sums {
             grouped(self.gas),
             grouped(self.gas_under)
         )?;
+        if self.not_run > 0 {
+            writeln!(out, "{} blocks could not be run", grouped(self.not_run))?;
+        }
         if self.differences == 0 {
             return Ok(());
         }
@@ -407,9 +428,9 @@ impl Sums {
 /// Returns a table of sums, the largest first.
 fn sums_table(heading: &str, mut sums: Vec<(String, Sum)>) -> String {
     sums.sort_by(|(one, a), (other, b)| b.transactions.cmp(&a.transactions).then_with(|| one.cmp(other)));
-    let mut rows = table(&[heading, "DIFFER", "BREAK", "MENDED BY TWICE THE GAS"]);
-    for (name, Sum { transactions, broken, mended }) in sums.iter().take(MOST_SUMS) {
-        rows.add_row([name.clone(), grouped(*transactions), grouped(*broken), grouped(*mended)]);
+    let mut rows = table(&[heading, "DIFFER", "BREAK", "FIXED BY 2× GAS"]);
+    for (name, Sum { transactions, broken, fixed }) in sums.iter().take(MOST_SUMS) {
+        rows.add_row([name.clone(), grouped(*transactions), grouped(*broken), grouped(*fixed)]);
     }
     let more = sums.len().saturating_sub(MOST_SUMS);
     let more = if more == 0 { String::new() } else { format!("and {} more\n", grouped(more as u64)) };

@@ -124,7 +124,7 @@ fn own(matches: &ArgMatches, asked: &ArgMatches, command: &mut clap::Command) ->
     config.listen = SocketAddr::from(([127, 0, 0, 1], 0));
     config.is_of_command = true;
     if matches.subcommand_name() == Some("shadow") {
-        // Nobody else waits, and a whole block may have to be fetched.
+        // The state of a whole block may have to be fetched.
         config.deadline_ms = config.deadline_ms.max(BLOCK_DEADLINE_MS);
     }
     if !logs {

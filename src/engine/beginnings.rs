@@ -164,7 +164,7 @@ impl Beginnings {
         // The tries after a block are not saved.
         let shared = if rules.state_roots { 1 } else { blocks.len() };
         for (index, SimBlock { state, block, calls }) in blocks.iter().enumerate().take(shared) {
-            block.number.hash(&mut hash);
+            (block.number, &block.fork).hash(&mut hash);
             // Of many blocks without calls, few are ends, because each end costs a look-up.
             if index.is_power_of_two() || index > 0 && index == last {
                 hashes.push((CallIndex { block: index, call: 0 }, hash.finish()));
@@ -212,7 +212,9 @@ impl BeginningKey {
         let SimBlock { state, block, calls } = &simulation.blocks[end.block];
         let partial = match end.call {
             0 => {
-                SimBlock { block: BlockOverrides { number: block.number, ..Default::default() }, ..Default::default() }
+                // The number and the fork are those of the blocks that fill the gap before it, too.
+                let BlockOverrides { number, fork, .. } = block.clone();
+                SimBlock { block: BlockOverrides { number, fork, ..Default::default() }, ..Default::default() }
             }
             count => SimBlock { state: state.clone(), block: block.clone(), calls: calls[..count].to_vec() },
         };
@@ -252,7 +254,7 @@ impl BeginningKey {
             && self.is_last == is_last(end, simulation)
             && *whole == simulation.blocks[..end.block]
             && match end.call {
-                0 => partial.block.number == block.number,
+                0 => (partial.block.number, &partial.block.fork) == (block.number, &block.fork),
                 count => partial.calls == calls[..count] && partial.block == *block && partial.state == *state,
             }
     }

@@ -18,6 +18,22 @@ use super::{
 };
 use crate::{chain::ChainSpec, state::Overlay};
 
+impl BlockOverrides {
+    /// Returns the rules of the block on a chain with the rules `spec`.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`SimulationError::Params`] if the chain does not have the fork.
+    pub(super) fn rules<'a>(&self, spec: &'a ChainSpec) -> Result<&'a ChainSpec, SimulationError> {
+        match &self.fork {
+            None => Ok(spec),
+            Some(fork) => {
+                spec.under(fork).map_err(|error| SimulationError::Params(format!("blockOverrides.fork: {error}")))
+            }
+        }
+    }
+}
+
 impl Engine<'_> {
     /// Runs a call in `header`'s block. Its changes stay in the overlay if `keeps` says so.
     pub(super) fn call_on<F: FamilyEvm>(

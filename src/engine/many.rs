@@ -41,7 +41,7 @@ impl Engine<'_> {
                 slot_number: own.slot_number.or(slot),
                 ..own.clone()
             };
-            let spec = block.rules(rules)?;
+            let spec = if block.fork.is_some() { block.rules(self.spec)? } else { rules };
             rules = spec;
             let header = overridden(spec, header, &block);
             let planned = PlannedBlock {

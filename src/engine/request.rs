@@ -7,7 +7,6 @@ use alloy_eips::{eip2930::AccessList, eip4895::Withdrawals, eip7702::SignedAutho
 use alloy_primitives::{Address, B256, Bytes, TxKind, U256, map::HashMap};
 use bitflags::bitflags;
 
-use super::error::SimulationError;
 use crate::{chain::ChainSpec, ledger::Snapshot};
 
 /// A call as a request describes it. An absent field gets its default from the block in which the call runs.
@@ -171,20 +170,6 @@ impl BlockOverrides {
             difficulty: self.difficulty.or(others.difficulty),
             slot_number: self.slot_number.or(slot),
             fork: self.fork.or_else(|| others.fork.clone()),
-        }
-    }
-
-    /// Returns the rules of the block on a chain with the rules `spec`.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`SimulationError::Params`] if the chain does not have the fork.
-    pub fn rules<'a>(&self, spec: &'a ChainSpec) -> Result<&'a ChainSpec, SimulationError> {
-        match &self.fork {
-            None => Ok(spec),
-            Some(fork) => {
-                spec.under(fork).map_err(|error| SimulationError::Params(format!("blockOverrides.fork: {error}")))
-            }
         }
     }
 }

@@ -50,11 +50,11 @@ pub struct Difference {
     pub success_under: bool,
     /// The reason why the transaction is invalid by the other rules.
     pub invalid: Option<String>,
-    /// The step at which the runs part. `None` if they have the same steps, or none.
+    /// The step at which the runs diverge. `None` if they have the same steps, or none.
     pub at: Option<DivergentStep>,
     /// The cause.
     pub cause: Cause,
-    /// The contracts concerned: those that run where the runs part, the innermost first, and then those whose state or logs differ.
+    /// The contracts concerned: those that run where the runs diverge, the innermost first, and then those whose state or logs differ.
     pub contracts: Vec<Address>,
     /// Whether the transaction would succeed by the other rules with 1.5 and with 2 times its gas limit, the cap on a transaction's gas and
     /// its sender's funds aside.

@@ -36,10 +36,10 @@ pub use dispatch::{
     table,
 };
 pub use limits::memory::{AnswerRoom, IoMemory};
-pub use params::ShapeLimits;
+pub use params::{BLOCK_ALIASES, ShapeLimits};
 pub use protocol::{dialect, error::RpcError};
 pub use run::{
-    LeaderUse, MethodScope,
+    ExecutedBy, LeaderUse, MethodScope,
     backend::{Backend, RequestLimits, Run, SyncTimeouts},
     client::Client,
     filters::Filters,
@@ -48,7 +48,6 @@ pub use run::{
     remote::{ForwardedMethods, StateCompletion},
     request::{Caller, Request},
     runner::{RequestRunner, Waiters},
-    step::ExecutedBy,
     subscriber::SocketBounds,
     subscriptions::Subscriptions,
 };

@@ -143,6 +143,7 @@ impl Overlay {
         self.log_numbers.show_transfers(TransferLogs::Hidden);
         self.reads.clear();
         self.access_list = None;
+        self.natives = ActiveNatives::default();
     }
 
     /// Drops the base, and the memory that a usual run does not need.

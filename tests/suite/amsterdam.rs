@@ -367,7 +367,7 @@ async fn the_access_list_of_a_simulated_block_is_an_output() {
     }
     let before = TestNode::start(&["--testing", "--dialect", "project", "--no-mining"]);
     let none = before.result("/", "presim_simulate", json!([payload(json!(["blockAccessList"])), "latest"])).await;
-    assert_eq!(none[0], json!({"calls": [{}, {}]}));
+    assert_eq!(none[0], json!({"fork": "osaka", "calls": [{}, {}]}));
 }
 
 /// execution-apis 852.

@@ -168,7 +168,7 @@ fn json_is_the_answer_of_the_node() {
     let ended = ask(&node, "simulate", &[text(kept.path()), "--json", "--may-fail"]);
     assert_eq!(ended.code, Some(0), "{ended:?}");
     let answer: Value = serde_json::from_str(&ended.out).unwrap();
-    assert_eq!(answer, json!([{"calls": [{"status": "0x1"}, {"status": "0x0"}]}]));
+    assert_eq!(answer, json!([{"fork": "osaka", "calls": [{"status": "0x1"}, {"status": "0x0"}]}]));
     let ended = ask(&node, "simulate", &[&TRANSFER[..], &["--json"]].concat());
     let answer: Value = serde_json::from_str(&ended.out).unwrap();
     assert_eq!(answer[0]["calls"][0]["logs"].as_array().unwrap().len(), 1, "{answer}");

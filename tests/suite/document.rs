@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use presim::rpc::table;
+use presim::rpc::{MethodScope, table};
 use serde_json::{Map, Value, json};
 
 use crate::support::{Socket, TestNode};
@@ -213,7 +213,8 @@ fn examples() -> Vec<(&'static str, Value)> {
         examples.push(one(method, json!("0x1")));
     }
     let known: BTreeSet<&str> = examples.iter().map(|(method, _)| *method).collect();
-    let rest = table::ALL.iter().map(|method| method.info.name).filter(|name| !known.contains(name));
+    let of_nodes = table::ALL.iter().filter(|method| method.info.scope != MethodScope::Command);
+    let rest = of_nodes.map(|method| method.info.name).filter(|name| !known.contains(name));
     examples.extend(rest.map(|name| (name, json!([]))).collect::<Vec<_>>());
     examples
 }

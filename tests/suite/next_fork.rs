@@ -112,6 +112,49 @@ async fn simulated_blocks_have_the_header_fields_of_their_fork() {
     }
 }
 
+/// Gaps have the fork of the block that they come before, and what is shared between requests does not mix forks.
+#[tokio::test(flavor = "multi_thread")]
+async fn blocks_that_fill_gaps_have_the_fork_of_the_next() {
+    let node = osaka(&[]);
+    let hashes = async |fork: &str, value: u64| {
+        let call = json!({"from": ALICE, "to": BOB, "value": hex(value)});
+        let next = json!({"blockOverrides": {"number": "0x6", "fork": fork}, "calls": [call]});
+        let payload =
+            json!({"blockStateCalls": [{"calls": [{"from": ALICE, "to": BOB}]}, next], "outputs": ["header"]});
+        let simulated = node.result("/", "presim_simulate", json!([payload, "latest"])).await;
+        let last = items(&simulated).last().expect("a block").clone();
+        (last["parentHash"].clone(), last.get("slotNumber").is_some())
+    };
+    let (first, _) = hashes("amsterdam", 1).await;
+    assert_eq!(hashes("amsterdam", 2).await, (first.clone(), true));
+    assert_eq!(hashes("amsterdam", 3).await, (first.clone(), true));
+    let (other, has_slot) = hashes("shanghai", 4).await;
+    assert!(other != first && !has_slot);
+    assert_eq!(hashes("shanghai", 5).await, (other, false));
+}
+
+/// Each bundle names its fork or has that of the one before, and the rules are those of the chain's fork, however they were come to.
+#[tokio::test(flavor = "multi_thread")]
+async fn bundles_of_call_many_have_their_forks() {
+    let node = osaka(&[]);
+    let bundle = |code: &str, fork: Option<&str>| {
+        let at = if code == CLZ { BOB } else { CODE };
+        json!({"transactions": [{"to": at, "gas": "0x20000"}], "blockOverride": fork.map_or(json!({}), |fork| json!({"fork": fork}))})
+    };
+    let forks = [
+        (CLZ, Some("osaka")),
+        (SLOTNUM, Some("amsterdam")),
+        (SLOTNUM, None),
+        (CLZ, Some("paris")),
+        (CLZ, Some("amsterdam")),
+    ];
+    let bundles: Vec<Value> = forks.iter().map(|(code, fork)| bundle(code, *fork)).collect();
+    let state = json!({CODE.to_string(): {"code": SLOTNUM}, BOB.to_string(): {"code": CLZ}});
+    let answer = node.result("/", "eth_callMany", json!([bundles, {"blockNumber": "latest"}, state])).await;
+    let values: Vec<Option<u64>> = items(&answer).iter().map(|one| one[0].get("value").map(number)).collect();
+    assert_eq!(values, [Some(255), Some(0), Some(0), None, Some(255)], "{answer}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_header_and_the_snapshot_name_the_fork() {
     let node = osaka(&[]);
@@ -123,6 +166,8 @@ async fn the_header_and_the_snapshot_name_the_fork() {
     };
     assert_eq!(header(json!([{"to": CODE}, "latest"])).await, "osaka");
     assert_eq!(header(call(SLOTNUM, "amsterdam")).await, "amsterdam");
+    assert_eq!(header(call("0x4b5f5260205ffd", "amsterdam")).await, "amsterdam", "a revert");
+    assert_eq!(header(call(CLZ, "prague")).await, "prague", "an invalid opcode");
     assert_eq!(node.result("/", "presim_snapshot", json!([])).await["fork"], "osaka");
 }
 
@@ -171,6 +216,15 @@ async fn a_flag_overrides_fields_of_the_block() {
     assert_eq!(ended.code, Some(0), "{}", ended.told);
     let simulated: Value = serde_json::from_str(&ended.out).expect("JSON");
     assert_eq!((&simulated[0]["fork"], number(&simulated[0]["calls"][0]["returnData"])), (&json!("amsterdam"), 7));
+    // A flag wins over what a file has, under whatever name, and over null.
+    for own in [Value::Null, json!({"fork": "paris", "timestamp": "0x1"})] {
+        let payload = json!({"blockStateCalls": [{"blockOverrides": own, "calls": [{"to": CODE}]}]});
+        let bundle = file(&payload.to_string());
+        let path = bundle.path().to_str().expect("a path");
+        let flags = ["--block-override", "fork=amsterdam", "--block-override", "time=9000000000"];
+        let ended = run(&[&["simulate", path, "--url", &url, "--json"], &flags[..]].concat()).await;
+        assert_eq!(ended.code, Some(0), "{own}: {}", ended.told);
+    }
     for (wrong, text) in [
         ("fork", "--block-override fork: expected FIELD=VALUE, as in fork=amsterdam"),
         ("fee=1", "--block-override fee=1: unknown field: expected one of number, time,"),
@@ -270,6 +324,15 @@ async fn each_eip_of_amsterdam_that_changes_behaviour_is_told_with_its_step_and_
     let gas = chain.send(json!({"to": at(0xa7), "gas": hex(1_000_000)})).await;
     sent.push((gas, "gas left".to_owned(), Some(("SSTORE", 2)), at(0xa7)));
 
+    // EIP-8038: a slot that is there already is written at another price: PUSH1 2 PUSH0 SSTORE.
+    chain.code(at(0xa8), "0x60025f5500").await;
+    chain.node.result("/", "anvil_setStorageAt", json!([at(0xa8), "0x0", B256::with_last_byte(1)])).await;
+    let [own, under] = chain.needs(json!({"to": at(0xa8)})).await;
+    if own < under {
+        let written = chain.send(json!({"to": at(0xa8), "gas": hex(own)})).await;
+        sent.push((written, "out of gas".to_owned(), Some(("SSTORE", 3)), at(0xa8)));
+    }
+
     let told = chain.told(&[]).await;
     for (hash, cause, step, contract) in &sent {
         let one = difference(&told, hash).unwrap_or_else(|| panic!("{cause} is not told: {told:?}"));
@@ -294,6 +357,41 @@ async fn each_eip_of_amsterdam_that_changes_behaviour_is_told_with_its_step_and_
     assert_eq!(end(7), (json!("0x1"), json!("0x1"), json!(["storage"])));
 }
 
+/// The fork before Osaka has neither the opcode nor the precompile of these contracts.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_earlier_fork_lacks_is_told_with_the_step() {
+    let chain = Shadowed::start();
+    let at = Address::repeat_byte;
+    // EIP-7939: PUSH1 1 CLZ PUSH0 SSTORE. EIP-7951: STATICCALL of 0x100 with 160 zeros, and the size of what it returns is stored.
+    chain.code(at(0xa1), "0x60011e5f5500").await;
+    let valid = concat!(
+        "4cee90eb86eaa050036147a12d49004b6b9c72bd725d39d4785011fe190f0b4d",
+        "a73bd4903f0ce3b639bbbf6e8e80d16931ff4bcf5993d58468e8fb19086e8cac",
+        "36dbcd03009df8c59286b162af3bd7fcc0450c9aa81be5d10d312af6c66b1d60",
+        "4aebd3099c618202fcfe16ae7770b0c49ab5eadf74b754204a3bb6060e44eff3",
+        "7618b065f9832de4ca6ca971a7a1adc826d0f7c00181a5fb2ddf79ae00b4e10e",
+    );
+    // CALLDATASIZE PUSH0 PUSH0 CALLDATACOPY, STATICCALL(gas, 0x100, 0, CALLDATASIZE, 0, 0), POP RETURNDATASIZE PUSH0 SSTORE.
+    chain.code(at(0xa2), "0x365f5f375f5f365f6101005afa503d5f5500").await;
+    let clz = chain.send(json!({"to": at(0xa1), "gas": hex(100_000)})).await;
+    let p256 = chain.send(json!({"to": at(0xa2), "gas": hex(200_000), "data": format!("0x{valid}")})).await;
+    let (url, blocks) = (chain.node.url("/standard"), "1..2");
+    let ended = run(&["shadow", "--upstream", &url, "--under", "prague", "--blocks", blocks, "--json"]).await;
+    assert_eq!(ended.code, Some(0), "{}", ended.told);
+    let told: Vec<Value> = ended.out.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let one = difference(&told, &clz).expect("it is told");
+    assert_eq!(
+        (&one["cause"], &one["status"], &one["statusUnder"]),
+        (&json!("opcode CLZ"), &json!("0x1"), &json!("0x0"))
+    );
+    let at_step = &one["at"];
+    assert_eq!((&at_step["kind"], &at_step["pc"], &at_step["op"]), (&json!("pc"), &json!(2), &json!("CLZ")), "{one}");
+    assert_eq!((&at_step["own"]["pc"], at_step.get("under")), (&json!(3), None), "the other run has ended: {one}");
+    let one = difference(&told, &p256).expect("it is told");
+    assert_eq!(one["cause"], "precompile 0x0000000000000000000000000000000000000100", "{one}");
+    assert_eq!((&one["at"]["kind"], &one["at"]["op"]), (&json!("operands"), &json!("SSTORE")), "{one}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_transaction_that_has_too_little_gas_is_told_with_how_much_more_it_needs() {
     let chain = Shadowed::start();
@@ -312,7 +410,7 @@ async fn a_transaction_that_has_too_little_gas_is_told_with_how_much_more_it_nee
     let keys: Vec<B256> = (0..40).map(B256::with_last_byte).collect();
     let list = json!([{"address": BOB, "storageKeys": keys}]);
     let mut invalid = Vec::new();
-    for mut transaction in [json!({"to": BOB, "data": data}), json!({"to": BOB, "accessList": list, "data": data})] {
+    for mut transaction in [json!({"to": BOB, "data": data}), json!({"to": BOB, "accessList": list})] {
         let [own, under] = chain.needs(transaction.clone()).await;
         assert!(own < under, "{own} {under}");
         transaction["gas"] = hex(own);
@@ -325,8 +423,9 @@ async fn a_transaction_that_has_too_little_gas_is_told_with_how_much_more_it_nee
     assert_eq!(sent.iter().map(more).collect::<Vec<_>>(), expected, "{told:?}");
     for hash in &invalid {
         let one = difference(&told, hash).expect("it is told");
-        assert_eq!((&one["cause"], &one["statusUnder"]), (&json!("invalid: floor of gas"), &Value::Null), "{one}");
-        assert!(one["invalid"].as_str().expect("the reason").contains("floor"), "{one}");
+        assert!(one["cause"].as_str().expect("a cause").starts_with("invalid: "), "{one}");
+        assert!(one["invalid"].as_str().expect("the reason").contains("gas"), "{one}");
+        assert_eq!((&one["statusUnder"], &one["differs"]), (&Value::Null, &json!([])), "{one}");
         assert_eq!(one["succeedsWith"]["2"], true, "{one}");
     }
     let one = difference(&told, &new).expect("it is told");

@@ -18,12 +18,12 @@ use alloy_signer_local::PrivateKeySigner;
 use op_alloy::consensus::TxDeposit;
 use presim::{
     chain::{
-        Attributes, BlockBody, BlockHashes, ChainReceipt, ChainSpec, ChainTx, Family, Fork, OpFork, SealedBlock, genesis_block,
+        Attributes, BlockHashes, ChainReceipt, ChainSpec, ChainTx, Family, Fork, OpFork, SealedBlock, genesis_block,
         receipts_root_and_bloom,
     },
     engine::{
-        BaseFeeRule, BlockOverrides, Call, CallFees, CallOutcome, CallRequest, Engine, Outputs, SimBlock, SimCall,
-        ShadowedTx, Simulation, SimulationError, SimulationRules, execute_block, open_block, open_block_with, seal,
+        BaseFeeRule, BlockOverrides, Call, CallFees, CallOutcome, CallRequest, Engine, Outputs, ShadowedTx, SimBlock,
+        SimCall, Simulation, SimulationError, SimulationRules, execute_block, open_block, open_block_with, seal,
         shadow_block,
     },
     ledger::{Block, Included, Snapshot},
@@ -139,7 +139,8 @@ fn a_real_block_differs_in_nothing_but_fees_under_the_forks_before() {
     let Some(RealBlock { spec, header, transactions, parent }) = RealBlock::load() else { return };
     let executed = execute_block(&spec, &parent, &header, &transactions, &[], None).unwrap();
     let count = transactions.len();
-    let body = BlockBody { transactions, receipts: executed.receipts, ..BlockBody::default() };
+    let (receipts, body) = (executed.receipts, presim::chain::BlockBody::default());
+    let body = presim::chain::BlockBody { transactions, receipts, ..body };
     let block = Block::sealed(&Arc::new(SealedBlock::new(header, body))).expect("its body");
     for fork in ["jovian", "isthmus", "holocene", "fjord", "karst", "azul"] {
         let mut overlay = Overlay::new(parent.world.clone(), parent.hashes.clone());

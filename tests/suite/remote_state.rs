@@ -255,7 +255,7 @@ async fn ask(front: &Front, method: &str, params: &Value) -> Result<Value, RpcEr
 }
 
 /// Returns the upstream's answer that refuses one request or each of a batch.
-fn refused(request: &Value, message: &str) -> Value {
+pub fn refused(request: &Value, message: &str) -> Value {
     let refuse =
         |call: &Value| json!({"jsonrpc": "2.0", "id": call["id"], "error": {"code": -32000, "message": message}});
     request.as_array().map_or_else(|| refuse(request), |all| all.iter().map(refuse).collect())

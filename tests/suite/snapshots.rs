@@ -294,7 +294,7 @@ async fn presim_snapshot_tells_id_block_index_age_head_and_feed() {
     let hash = simulate(&node, "/", json!([{}]), json!("latest")).await[0]["parentHash"].take();
     let expected = json!({
         "id": hex(node.id(1)), "blockNumber": "0x1", "index": "0x0", "ageMs": null,
-        "head": {"number": "0x0", "hash": hash}, "feed": "live", "verified": "full",
+        "head": {"number": "0x0", "hash": hash}, "feed": "live", "verified": "full", "fork": "osaka",
     });
     assert_eq!(told, expected);
 }
@@ -314,7 +314,7 @@ async fn a_single_answer_bears_its_snapshot_in_a_header() {
         let fields = header_fields(response.headers()["x-presim-snapshot"].to_str().unwrap());
         assert!(fields["age_ms"].parse::<u64>().is_ok(), "{fields:?}");
         let names: Vec<_> = fields.keys().map(String::as_str).collect();
-        assert_eq!(names, ["age_ms", "block", "feed", "id", "index", "verified"], "{method}");
+        assert_eq!(names, ["age_ms", "block", "feed", "fork", "id", "index", "verified"], "{method}");
         let (id, block, index, feed) = (&fields["id"], &fields["block"], &fields["index"], &fields["feed"]);
         let expected = format!("{:#x}", node.id(1));
         assert_eq!([id, block, index, feed], [expected.as_str(), "1", "0", "live"], "{method}");

@@ -19,6 +19,9 @@ pub(in crate::chain) const BEDROCK: &str = "bedrockBlock";
 const DEFAULT_ELASTICITY: u64 = 6;
 const DEFAULT_DENOMINATOR: u64 = 50;
 const DEFAULT_DENOMINATOR_CANYON: u64 = 250;
+/// The first byte of extra data with a minimum base fee
+/// (<https://specs.optimism.io/protocol/jovian/exec-engine.html#minimum-base-fee-in-block-header>).
+const JOVIAN_VERSION: u8 = 1;
 
 /// The rules of an OP-stack chain that differ from Ethereum's.
 #[derive(Clone, Debug)]
@@ -126,9 +129,11 @@ impl OpStackParams {
         if self.forks.is_active(ForkName::Canyon, timestamp) { self.base_fee_canyon } else { self.base_fee }
     }
 
-    /// Returns the parameters in `header`, or `None` before Holocene or if they are malformed.
+    /// Returns the parameters in `header`, or `None` before Holocene or if they are malformed. Their version tells their form, because the
+    /// block may have been made under another fork than these rules have at its time.
     fn header_params(&self, header: &Header) -> Option<HeaderParams> {
-        if self.forks.is_active(ForkName::Jovian, header.timestamp) {
+        let version = header.extra_data.first();
+        if version == Some(&JOVIAN_VERSION) && self.forks.is_active(ForkName::Holocene, header.timestamp) {
             let (elasticity, denominator, min) = decode_jovian_extra_data(&header.extra_data).ok()?;
             Some(HeaderParams { elasticity, denominator, min_base_fee: Some(min) })
         } else if self.forks.is_active(ForkName::Holocene, header.timestamp) {

@@ -31,7 +31,7 @@ use super::{
     reads::record,
 };
 use crate::{
-    chain::Fork,
+    chain::{ActiveNatives, Fork},
     engine::{precompiles::RunPrecompiles, transfers::FrameTransfer},
     state::{LogOrigin, Overlay, TransferLogs},
 };
@@ -224,9 +224,11 @@ fn instructions<'a, F: FamilyEvm>(fork: F::Spec, records: bool) -> Instructions<
 
 /// Sets the native contracts that runs in a block cannot execute.
 fn guard(overlay: &mut Overlay, precompiles: &RunPrecompiles, block: &BlockEnv) {
-    if !precompiles.natives.is_empty() {
-        overlay.guard(precompiles.natives.at(block.timestamp.saturating_to()));
-    }
+    // Another run in the same overlay may have had the rules of another fork.
+    overlay.guard(match precompiles.natives.is_empty() {
+        true => ActiveNatives::default(),
+        false => precompiles.natives.at(block.timestamp.saturating_to()),
+    });
 }
 
 impl<'a, F: FamilyEvm, I> RunEvm<'a, F, I> {

@@ -115,7 +115,7 @@ impl<'a, F: FamilyEvm> Outcome<'a, F> {
         let parts = &mut compared.parts;
         parts.set(DifferentParts::STATUS, self.is_success() != other.is_success());
         parts.set(DifferentParts::RETURN_DATA, self.output() != other.output());
-        let (logs, other_logs) = (told(&self.ran.result), told(&other.ran.result));
+        let (logs, other_logs) = (contract_logs(&self.ran.result), contract_logs(&other.ran.result));
         if logs != other_logs {
             *parts |= DifferentParts::LOGS;
             let differ = logs.iter().zip(&other_logs).position(|(log, other)| log != other);
@@ -142,8 +142,9 @@ impl<'a, F: FamilyEvm> Outcome<'a, F> {
     fn compare_account(&self, other: &Self, address: &Address, before: &Overlay) -> DifferentParts {
         let (own, others) = (self.touched(address), other.touched(address));
         let mut parts = DifferentParts::empty();
-        let is_created =
-            |account: Option<&Account>| account.is_some_and(|account| account.is_created() && !is_gone(account));
+        let is_created = |account: Option<&Account>| {
+            account.is_some_and(|account| account.is_created() && !is_gone(account) && account.info.nonce > 0)
+        };
         parts.set(DifferentParts::CREATED, is_created(own) != is_created(others));
         let (one, two) = (self.after(address, before), other.after(address, before));
         parts.set(DifferentParts::CODE, one.code_hash != two.code_hash);
@@ -199,6 +200,6 @@ fn slot_after(account: Option<&Account>, slot: &U256, before: U256) -> U256 {
 }
 
 /// Returns the logs of contracts.
-fn told(result: &ExecutionResult) -> Vec<&Log> {
+fn contract_logs(result: &ExecutionResult) -> Vec<&Log> {
     result.logs().iter().filter(|log| log.address != ETH_TRANSFER_LOG_ADDRESS).collect()
 }

@@ -1,4 +1,4 @@
-//! The step at which two runs of a transaction part, and the cause.
+//! The step at which two runs of a transaction diverge, and the cause.
 
 use std::fmt;
 
@@ -9,10 +9,10 @@ use revm::{
     interpreter::InstructionResult,
 };
 
-/// The step at which two runs of a transaction part.
+/// The step at which two runs of a transaction diverge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DivergentStep {
-    /// What differs.
+    /// The difference.
     pub kind: StepKind,
     /// The last step that both have run, or whose operands differ, or that ran out of gas.
     pub step: StepPlace,

@@ -27,7 +27,7 @@ type At = Interpreter<EthInterpreter>;
 pub(super) struct Followed {
     pub at: Option<DivergentStep>,
     pub cause: Cause,
-    /// The contracts that run where the runs part, the innermost first.
+    /// The contracts that run where the runs diverge, the innermost first.
     pub contracts: Vec<Address>,
 }
 
@@ -51,7 +51,7 @@ struct Frame {
     code: Address,
     depth: u32,
     parent: Option<u32>,
-    /// How it ended, and the number of steps until then.
+    /// The result with which it ended, and the number of steps until then.
     end: Option<(InstructionResult, usize)>,
     /// Whether it is a precompile.
     is_precompile: bool,
@@ -150,7 +150,7 @@ fn operands(op: u8, at: &At) -> u64 {
         let memory = at.memory.context_memory();
         let clamp = |word: U256| usize::try_from(word).unwrap_or(usize::MAX);
         let (start, length) = (clamp(operand(data)), clamp(operand(data + 1)));
-        // What is beyond the memory is zero.
+        // Bytes beyond the memory are zero.
         length.hash(&mut hasher);
         memory.get(start.min(memory.len())..start.saturating_add(length).min(memory.len())).hash(&mut hasher);
     }
@@ -190,7 +190,7 @@ struct Follower<'a> {
     /// The first frame whose end differs, the ends of both runs, and the number of steps until then.
     end: Option<FrameEnds>,
     destroys: bool,
-    /// The precompile that was the last to end otherwise.
+    /// The first precompile that is there in one run alone, or ends otherwise.
     precompile: Option<Address>,
 }
 
@@ -213,7 +213,7 @@ struct Values {
     other: Option<u8>,
 }
 
-/// Runs a transaction by both rules, and returns where the runs part. Keeps at most `limit` bytes of steps.
+/// Runs a transaction by both rules, and returns where the runs diverge. Keeps at most `limit` bytes of steps.
 pub(super) fn follow<F: FamilyEvm>(
     own: TxSetup<F>,
     under: TxSetup<F>,
@@ -263,6 +263,11 @@ impl Follower<'_> {
             (None, None, Some(ends)) if is_out_of_gas(ends.own) || is_out_of_gas(ends.under) => {
                 (StepKind::OutOfGas, place_before(ends.steps), (None, None))
             }
+            // The run by the other rules has ended, and the block's own goes on.
+            (None, None, Some(ends)) if ends.steps < own.steps.len() => {
+                let next = own.steps.get(ends.steps).map(|step| own.frames.place(step));
+                (StepKind::Pc, place_before(ends.steps), (next, None))
+            }
             (None, None, _) => {
                 let contracts = self.end.map_or_else(Vec::new, |ends| self.frames.contracts(ends.frame));
                 return Followed { at: None, cause: self.cause(), contracts };
@@ -291,8 +296,8 @@ impl Follower<'_> {
             }
         }
         match (self.precompile, &self.values) {
-            (_, Values { source: Some(op), .. }) => Cause::Opcode(*op),
             (Some(precompile), _) => Cause::Precompile(precompile),
+            (None, Values { source: Some(op), .. }) => Cause::Opcode(*op),
             (None, Values { gas: true, .. }) => Cause::GasLeft,
             (None, Values { other: Some(op), .. }) => Cause::Opcode(*op),
             _ if self.destroys => Cause::Opcode(opcode::SELFDESTRUCT),
@@ -300,7 +305,7 @@ impl Follower<'_> {
         }
     }
 
-    /// Compares a step. Returns whether the runs part here.
+    /// Compares a step. Returns whether the runs diverge here.
     fn compare(&mut self, step: Step) -> bool {
         let own = self.own.steps.get(self.steps);
         let before = self.last.replace(step).map(|step| step.op);
@@ -325,11 +330,17 @@ impl Follower<'_> {
         let Some(index) = self.frames.leave(end, self.steps) else { return };
         let (own, under) = (self.own.frames.get(index), self.frames.get(index));
         let Some((own_end, _)) = own.end else { return };
-        if own_end == end || self.end.is_some() || self.pcs.is_some() {
+        if self.pcs.is_some() {
             return;
         }
-        if under.is_precompile && own.is_precompile && !is_out_of_gas(end) && !is_out_of_gas(own_end) {
-            self.precompile = Some(under.code);
+        let (is_one, is_other) = (under.is_precompile, own.is_precompile);
+        let fails = own_end != end && !is_out_of_gas(end) && !is_out_of_gas(own_end);
+        // The precompile is there under one of the forks alone, or fails under one.
+        if is_one != is_other || is_one && fails {
+            self.precompile = self.precompile.or(Some(under.code));
+            return;
+        }
+        if own_end == end || self.end.is_some() {
             return;
         }
         self.end = Some(FrameEnds { frame: index, own: own_end, under: end, steps: self.steps });

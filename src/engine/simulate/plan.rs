@@ -72,7 +72,7 @@ impl PlannedBlock<'_> {
         let next = spec.next_header(parent, self.number, attributes);
         let slot_number = self.continues.map_or(next.slot_number, |open| open.header.slot_number);
         // A block of a fork that the chain does not have yet begins the slots.
-        let slot_number = slot_number.or(spec.is_under().map(|_| 0));
+        let slot_number = slot_number.or(spec.fork_override().map(|_| 0));
         Header {
             difficulty,
             base_fee_per_gas: base_fee,

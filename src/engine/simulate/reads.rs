@@ -101,8 +101,8 @@ impl RunReads {
                 // The fees follow from the header of the block before, and from the gas of the block that it continues.
                 read |= BlockReads::NUMBER | BlockReads::TIMESTAMP | BlockReads::GAS_LIMIT | BlockReads::HEADER | fees;
                 read |= BlockReads::GAS_LEFT;
-            } else if set.time.is_some() {
-                // The fees follow from the parent by the rules of this time.
+            } else if set.time.is_some() || set.fork.is_some() {
+                // The fees follow from the parent by the rules of this time or fork.
                 read |= BlockReads::HEADER;
             }
         }

@@ -25,7 +25,7 @@ use crate::{
 };
 use alloy_consensus::{Transaction, TxReceipt};
 
-/// Runs each transaction of a block by the rules of its block and by those of another fork, on the same state, and tells which differ.
+/// Runs each transaction of a block by the rules of its block and by those of another fork, on the same state, and returns those that differ.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(expecting = "2 parameters: block, options")]
 pub struct Shadow {
@@ -33,13 +33,13 @@ pub struct Shadow {
     options: ShadowOptions,
 }
 
-/// The other fork, and what is told.
+/// The other fork, and the parts of the answer.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct ShadowOptions {
     /// The name of the other fork.
     under: String,
-    /// Whether the gas of every transaction is told.
+    /// Whether to report the gas of every transaction.
     #[serde(default)]
     gas: bool,
 }
@@ -97,7 +97,7 @@ struct ShadowDifference {
     /// The parts that differ: status, returnData, logs, created, code, nonce, storage, balance.
     differs: Vec<&'static str>,
     cause: String,
-    /// The step at which the runs part.
+    /// The step at which the runs diverge.
     #[serde(skip_serializing_if = "Option::is_none")]
     at: Option<ShadowStep>,
     /// The contracts concerned, the innermost that ran there first.
@@ -116,11 +116,11 @@ struct MoreGas {
     twice: bool,
 }
 
-/// The step at which two runs part.
+/// The step at which two runs diverge.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct ShadowStep {
-    /// What differs there.
+    /// The difference.
     kind: ShadowKind,
     /// For `pc` the last step of both, else the step itself.
     #[serde(flatten)]
@@ -185,7 +185,7 @@ impl Query for Shadow {
         }
         let before = before(run.published, &block)?;
         run.reset_to(&before);
-        let under = backend.spec.under(&self.options.under).ok().and_then(|rules| rules.is_under());
+        let under = backend.spec.under(&self.options.under).ok().and_then(|rules| rules.fork_override());
         let mut shadowed = ShadowedBlock {
             number: Quantity(block.number()),
             hash: Fixed(block.header().hash().0),

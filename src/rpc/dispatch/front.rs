@@ -15,7 +15,7 @@ use super::{
 use crate::rpc::{
     api::{log::Poll, status::StatusBoard, testing::changes::Testing, watch::Watches},
     protocol::error::{Outcome, Result, RpcError},
-    run::{LeaderUse, UpstreamUse, filters::Move, request::Request, runner::RequestRunner, step::ExecutedBy},
+    run::{ExecutedBy, LeaderUse, UpstreamUse, filters::Move, request::Request, runner::RequestRunner},
 };
 use crate::telemetry::{Counter, Histogram, Metrics};
 
@@ -123,11 +123,7 @@ impl Front {
             (Handler::Run(run), Some(remote)) if remote.lacks_rules => {
                 Box::pin(runner.run_or_forward(remote, run, request, &mut facts.by)).await
             }
-            (Handler::Run(run), _) => {
-                let ran = runner.run(run, request).await?;
-                facts.by = ran.by;
-                Ok(ran.answer)
-            }
+            (Handler::Run(run), _) => runner.run(run, request, &mut facts.by).await.map(|(_, answer)| answer),
         }
     }
 

@@ -10,12 +10,11 @@ use crate::rpc::{
     params,
     protocol::error::{Result, RpcError},
     run::{
-        LeaderUse, RunHandler, UpstreamUse,
+        ExecutedBy, LeaderUse, RunHandler, UpstreamUse,
         leader::{self, Leader},
         remote::StateCompletion,
         request::{Request, begin},
         runner::RequestRunner,
-        step::{ExecutedBy, Ran},
     },
 };
 
@@ -51,16 +50,14 @@ impl RequestRunner {
         let may_know =
             matches!(request.method.leader, LeaderUse::IfUnknown) && request.method.upstream == UpstreamUse::IfUnknown;
         if let (Handler::Run(run), true) = (handler, may_know) {
-            match self.run(run, request.clone()).await {
-                Ok(Ran { lookup: Lookup::Nothing, answer, .. }) if !self.backend.withholds(&request) => {
-                    own = Some(Ok(answer));
-                }
+            match self.run(run, request.clone(), &mut ExecutedBy::Node).await {
+                Ok((Lookup::Nothing, answer)) if !self.backend.withholds(&request) => own = Some(Ok(answer)),
                 // A snapshot is known by the nodes of the fleet under the same id, and an old one by none of them.
                 Err(error @ RpcError::UnknownBlock(UnknownBlock::Snapshot { .. } | UnknownBlock::Within)) => {
                     return Err(error);
                 }
                 Err(error @ RpcError::UnknownBlock(_)) => own = Some(Err(error)),
-                answered => return answered.map(|ran| ran.answer),
+                answered => return answered.map(|(_, answer)| answer),
             }
         }
         let start = out.len();
@@ -93,7 +90,7 @@ impl RequestRunner {
         request: Request,
         by: &mut ExecutedBy,
     ) -> Result<Vec<u8>> {
-        match self.run(run, request.clone()).await {
+        match self.run(run, request.clone(), by).await {
             Err(RpcError::Unexecutable(why)) => {
                 let mut out = begin(&request.id, "result");
                 if let Some(leader) = self.leader.as_ref().filter(|_| self.has_no_upstream()) {
@@ -104,10 +101,7 @@ impl RequestRunner {
                 remote.execute(why, &request, &mut out, by).await?;
                 Ok(out)
             }
-            answered => answered.map(|ran| {
-                *by = ran.by;
-                ran.answer
-            }),
+            answered => answered.map(|(_, answer)| answer),
         }
     }
 
@@ -151,14 +145,14 @@ impl RequestRunner {
                 json::data(&mut out, remote.send_on(&transaction.0, &request).await?.as_slice());
             }
             (UpstreamUse::Sends | UpstreamUse::IfUnknown | UpstreamUse::Unasked, _) => {
-                let own = match self.run(run, request.clone()).await {
-                    Ok(Ran { lookup: Lookup::Nothing, answer, .. }) if !self.backend.withholds(&request) => Ok(answer),
+                let own = match self.run(run, request.clone(), &mut ExecutedBy::Node).await {
+                    Ok((Lookup::Nothing, own)) if !self.backend.withholds(&request) => Ok(own),
                     // An upstream knows nothing of snapshots, nor of states within blocks.
                     Err(error @ RpcError::UnknownBlock(UnknownBlock::Snapshot { .. } | UnknownBlock::Within)) => {
                         return Err(error);
                     }
                     Err(error @ RpcError::UnknownBlock(_)) => Err(error),
-                    answered => return answered.map(|ran| ran.answer),
+                    answered => return answered.map(|(_, answer)| answer),
                 };
                 match fork {
                     Some(fork) => return self.ask_of_past(remote, run, request, fork, own).await,

@@ -30,10 +30,10 @@ use crate::rpc::{
     limits::memory::{AnswerRoom, HeldBytes},
     protocol::error::RpcError,
     run::{
+        ExecutedBy,
         filters::Move,
         remote::StateCompletion,
         request::{Caller, Request, begin},
-        step::ExecutedBy,
         subscriptions::Starting,
     },
 };

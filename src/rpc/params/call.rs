@@ -212,7 +212,7 @@ pub struct BlockOverridesParam {
 }
 
 /// The other names of fields of a block.
-const BLOCK_ALIASES: &[(&str, &str)] = &[
+pub const BLOCK_ALIASES: &[(&str, &str)] = &[
     ("time", "timestamp"),
     ("feeRecipient", "coinbase"),
     ("prevRandao", "random"),

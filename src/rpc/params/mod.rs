@@ -14,7 +14,7 @@ pub use self::abi_errors::{AbiItemParam, CustomErrors};
 pub use self::block::NamesBlock;
 pub use self::bundle::{check_count, decode, transaction};
 pub use self::call::{
-    AddressKey, BlockOverridesParam, CallObject, ShapeLimits, StateOverridesParam, block_overrides,
+    AddressKey, BLOCK_ALIASES, BlockOverridesParam, CallObject, ShapeLimits, StateOverridesParam, block_overrides,
     call_block_overrides, state_overrides,
 };
 pub use self::log::{FilterParam, LogFilter, LogRange, OneOrMany};

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{filters::Filters, step::ExecutedBy};
+use super::{ExecutedBy, filters::Filters};
 use crate::{
     chain::ChainSpec,
     engine::{Beginnings, BlockOverrides, ConsoleOutput, Engine, SimulationRules},
@@ -200,7 +200,7 @@ impl Backend {
 
     /// Returns the rules that the overrides of a block ask for, if they name a fork that the chain has.
     pub(in crate::rpc) fn by(&self, block: Option<&BlockOverrides>) -> ExecutedBy {
-        let fork = block.and_then(|block| self.spec.under(block.fork.as_deref()?).ok()?.is_under());
+        let fork = block.and_then(|block| self.spec.under(block.fork.as_deref()?).ok()?.fork_override());
         fork.map_or(ExecutedBy::Node, ExecutedBy::Under)
     }
 

@@ -98,3 +98,15 @@ pub enum WaitingPart {
     /// The inclusion of a transaction, which is shown as one that waits until then.
     Inclusion,
 }
+
+/// The rules by which a request was executed, and the node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ExecutedBy {
+    /// This node, by the rules of the block.
+    #[default]
+    Node,
+    /// This node, by the rules of the fork that the request asks for.
+    Under(&'static str),
+    /// The upstream, because presim cannot.
+    Upstream,
+}

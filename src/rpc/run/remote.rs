@@ -8,7 +8,7 @@ use op_alloy::consensus::post_exec::POST_EXEC_TX_TYPE_ID;
 use serde_json::value::RawValue;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use super::{past::PastStates, request::Request, step::ExecutedBy};
+use super::{ExecutedBy, past::PastStates, request::Request};
 use crate::rpc::{
     params,
     protocol::error::{Result, RpcError},
@@ -117,8 +117,9 @@ impl StateCompletion {
             let error = RpcError::Unexecutable(why);
             Err(error.with_message(|text| format!("{text}, nor can the upstream for it: {upstream}")))
         };
-        if matches!(why, Unexecutable::Under(..)) {
-            return cannot("it has the rules of its blocks alone");
+        // An upstream would ignore the name of a fork, in whatever block of a simulation it stands.
+        if matches!(why, Unexecutable::Under(..)) || request.params.contains("\"fork\"") {
+            return cannot("it does not execute blocks under other forks");
         }
         if !EXECUTED.contains(&method) {
             return cannot("expected eth_call, eth_estimateGas, eth_createAccessList or, on /standard, eth_simulateV1");

@@ -6,7 +6,7 @@ use alloy_primitives::B256;
 use serde::Serialize;
 
 use super::{
-    Backend, Run, RunHandler,
+    Backend, ExecutedBy, Run, RunHandler,
     catch_up::await_published,
     request::{Request, begin},
     runner::RequestRunner,
@@ -32,28 +32,6 @@ pub struct RequestStep<F> {
     pub work: F,
 }
 
-/// The rules by which a request was executed, and the node.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ExecutedBy {
-    /// This node, by the rules of the block.
-    #[default]
-    Node,
-    /// This node, by the rules of the fork that the request asks for.
-    Under(&'static str),
-    /// The upstream, because presim cannot.
-    Upstream,
-}
-
-/// A request that has run.
-pub struct Ran {
-    /// Whether the result is what was asked for.
-    pub lookup: Lookup,
-    /// The rules by which it has run.
-    pub by: ExecutedBy,
-    /// The answer up to the end of its result.
-    pub answer: Vec<u8>,
-}
-
 /// The outcome of a step.
 pub struct StepOutcome<T> {
     /// The value of the work.
@@ -62,6 +40,8 @@ pub struct StepOutcome<T> {
     pub out: Vec<u8>,
     /// The commit that must be on disk before the answer is sent.
     pub commit: Acknowledgement,
+    /// The rules by which the work has run.
+    pub by: ExecutedBy,
 }
 
 impl<T, F> Task for RequestStep<F>
@@ -99,7 +79,7 @@ where
             commit: Commit::done().into(),
         };
         let mut result = (self.work)(&self.runner.backend, &mut run);
-        let Run { overlay, meter, mut out, commit, .. } = run;
+        let Run { overlay, meter, mut out, commit, by, .. } = run;
         // The executor reads in the overlay's meter why a run was stopped, and a handler that executes no call has its own.
         if result.is_err() && meter.stopped().is_some() {
             overlay.meter = meter;
@@ -109,7 +89,7 @@ where
         if result.is_ok() && !overlay.has_missed() && !self.request.method.commits && self.target != RunTarget::Inline {
             result = self.request.room.take(&mut out).and(result);
         }
-        StepOutcome { result, out, commit }
+        StepOutcome { result, out, commit, by }
     }
 
     async fn on_newer(&self) -> Option<Self> {
@@ -127,20 +107,23 @@ where
 }
 
 impl RequestRunner {
-    /// Runs a request by its handler.
+    /// Runs a request by its handler. Returns the answer, and whether it is what was asked for. `by` is set to the rules by which it has run.
     ///
     /// # Errors
     ///
     /// Returns those of [`run_step`](Self::run_step).
-    pub async fn run(self: &Arc<Self>, run: RunHandler, request: Request) -> Result<Ran> {
+    pub async fn run(
+        self: &Arc<Self>,
+        run: RunHandler,
+        request: Request,
+        by: &mut ExecutedBy,
+    ) -> Result<(Lookup, Vec<u8>)> {
         // Questions about the past wait behind those about now.
         let target = match request.published.older() {
             0 => request.method.target,
             _ => RunTarget::On(LaneName::Past),
         };
-        let work = move |backend: &Backend, step: &mut Run<'_>| Ok((run(backend, step)?, step.by));
-        let ((lookup, by), answer) = self.run_step(target, request, work).await?;
-        Ok(Ran { lookup, by, answer })
+        self.run_step_by(target, request, run, by).await
     }
 
     /// Runs a step of a request on its target, and waits until its commit is on disk, and, on a chain under test, until its transactions
@@ -156,10 +139,21 @@ impl RequestRunner {
         request: Request,
         work: impl Fn(&Backend, &mut Run<'_>) -> Result<T> + Clone + Send + Sync + 'static,
     ) -> Result<(T, Vec<u8>)> {
+        self.run_step_by(target, request, work, &mut ExecutedBy::Node).await
+    }
+
+    async fn run_step_by<T: Send + 'static>(
+        self: &Arc<Self>,
+        target: RunTarget,
+        request: Request,
+        work: impl Fn(&Backend, &mut Run<'_>) -> Result<T> + Clone + Send + Sync + 'static,
+        by: &mut ExecutedBy,
+    ) -> Result<(T, Vec<u8>)> {
         let (ticket, sends) = (request.ticket.clone(), request.method.commits);
         let step = RequestStep { runner: self.clone(), target, request, work };
         let submitted = self.host.executor.submit(step, ticket.clone(), self.host.source.as_ref());
-        let StepOutcome { result, out, commit } = submitted.await?;
+        let StepOutcome { result, out, commit, by: ran_by } = submitted.await?;
+        *by = ran_by;
         let done = result?;
         wait_durable(commit, &ticket).await?;
         if sends && let Some(block) = self.pool().on_arrival.newest() {

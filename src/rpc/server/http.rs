@@ -35,10 +35,10 @@ use crate::rpc::{
     limits::{memory::HeldBytes, stalls::Progress},
     protocol::error::RpcError,
     run::{
+        ExecutedBy,
         catch_up::{MIN_SNAPSHOT, min_snapshot, published_from},
         client::Client,
         request::Caller,
-        step::ExecutedBy,
         subscriptions::Subscriptions,
     },
 };

@@ -16,14 +16,14 @@ use crate::rpc::{
     json,
     limits::stalls::{UnderWay, Windowed},
     protocol::error::RpcError,
-    run::step::ExecutedBy,
+    run::ExecutedBy,
 };
 use crate::{chain::ChainSpec, ledger::Chain};
 
 /// The facts of a single request that its response names.
 #[derive(Clone, Copy)]
 pub struct AnsweredOn<'a> {
-    /// What was published when it arrived.
+    /// The publication when it arrived.
     pub published: &'a Chain,
     /// The rules of the chain, if the fork is named.
     pub spec: Option<&'a ChainSpec>,

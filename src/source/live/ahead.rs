@@ -35,15 +35,22 @@ struct DoneSubBlock {
 
 /// The progress of a sub-block.
 enum SubBlockProgress {
-    /// The state to execute it on is known.
-    Ready(Box<SubBlockRun>),
     /// All of it has been executed and checked.
     Done(Box<DoneSubBlock>),
+    /// The sub-block waits.
+    Waits(Unready),
+}
+
+/// The reason why a sub-block waits.
+enum Unready {
     /// State is missing.
     Missed(Missed),
     /// The block that it is built on is being imported.
     NoParent,
 }
+
+/// A run on the state that a sub-block is executed on, or the reason why there is none yet.
+type Begun = Result<Box<SubBlockRun>, Unready>;
 
 impl Live {
     /// Takes the actions in order.
@@ -97,16 +104,11 @@ impl Live {
         let Some(mut first) = self.queue.pop() else { return };
         match LiveError::unless_panicked(|| self.advance(&mut first)) {
             Ok(SubBlockProgress::Done(done)) => self.publish(*done, &first),
-            // The next turn goes on with it.
-            Ok(SubBlockProgress::Ready(begun)) => {
-                first.begun = Some(begun);
-                self.queue.put_back(first);
-            }
-            Ok(SubBlockProgress::Missed(missed)) => {
+            Ok(SubBlockProgress::Waits(Unready::Missed(missed))) => {
                 self.fetch_for(&mut first, missed);
                 self.queue.put_back(first);
             }
-            Ok(SubBlockProgress::NoParent) => {
+            Ok(SubBlockProgress::Waits(Unready::NoParent)) => {
                 first.lacks_parent = true;
                 self.queue.put_back(first);
             }
@@ -125,8 +127,8 @@ impl Live {
         let mut begun = match first.begun.take() {
             Some(begun) => begun,
             None => match self.begin(first)? {
-                SubBlockProgress::Ready(begun) => begun,
-                not_begun => return Ok(not_begun),
+                Ok(begun) => begun,
+                Err(unready) => return Ok(SubBlockProgress::Waits(unready)),
             },
         };
         let transactions = first.transactions()?;
@@ -139,7 +141,7 @@ impl Live {
             LiveError::unless_executable(&missed)?;
             if !missed.is_empty() {
                 first.begun = Some(begun);
-                return Ok(SubBlockProgress::Missed(missed));
+                return Ok(SubBlockProgress::Waits(Unready::Missed(missed)));
             }
             if begun.run.executed() == again + transactions.len() {
                 break;
@@ -158,7 +160,7 @@ impl Live {
     }
 
     /// Returns the state that a sub-block is executed on, or the reason why there is none yet.
-    fn begin(&self, first: &WaitingSubBlock) -> Result<SubBlockProgress, LiveError> {
+    fn begin(&self, first: &WaitingSubBlock) -> Result<Begun, LiveError> {
         let number = first.number;
         let Some(base) = &first.flashblock.base else {
             let newest = self.feed.snapshots.newest();
@@ -183,13 +185,13 @@ impl Live {
         let header = self.header(&on.head.header, base, &first.flashblock.diff);
         let (mut run, missed) = BlockRun::begin(&self.chain.spec, &on, header)?;
         if !missed.is_empty() {
-            return Ok(SubBlockProgress::Missed(missed));
+            return Ok(Err(Unready::Missed(missed)));
         }
         if let Some(open) = &run.at().open {
             run.refund(self.refunds(first, open)?);
         }
         let (start, again) = (SubBlockStart::Opens, Vec::new());
-        Ok(SubBlockProgress::Ready(Box::new(SubBlockRun { complete, start, again, run })))
+        Ok(Ok(Box::new(SubBlockRun { complete, start, again, run })))
     }
 
     /// Returns the refunds of the block `open` and of the sub-block after it, of which the sub-block restates all.
@@ -208,7 +210,7 @@ impl Live {
 
     /// Returns the state that the next sub-block of the block being built is executed on: `newest`, unless the refunds of what has been
     /// executed are others now. Then the block is executed again from its start.
-    fn begin_next(&self, first: &WaitingSubBlock, newest: Arc<Snapshot>) -> Result<SubBlockProgress, LiveError> {
+    fn begin_next(&self, first: &WaitingSubBlock, newest: Arc<Snapshot>) -> Result<Begun, LiveError> {
         let Some(open) = &newest.open else { return self.no_parent(first.number) };
         let refunds = self.refunds(first, open)?;
         let (complete, again) = Default::default();
@@ -222,7 +224,7 @@ impl Live {
             run.refund(refunds);
         }
         let start = SubBlockStart::Extends;
-        Ok(SubBlockProgress::Ready(Box::new(SubBlockRun { complete, start, again, run })))
+        Ok(Ok(Box::new(SubBlockRun { complete, start, again, run })))
     }
 
     /// Returns the start of the block being built, with other refunds.
@@ -232,7 +234,7 @@ impl Live {
         newest: &Snapshot,
         open: &OpenBlock,
         refunds: GasRefunds,
-    ) -> Result<SubBlockProgress, LiveError> {
+    ) -> Result<Begun, LiveError> {
         let published = self.feed.snapshots.load();
         let parent = number.checked_sub(1).and_then(|before| published.state_after(before));
         let parent = parent.filter(|parent| parent.head_hash() == newest.head_hash()).ok_or(LiveError::Gone(number))?;
@@ -240,17 +242,17 @@ impl Live {
         on.state = parent.state;
         let (mut run, missed) = BlockRun::begin(&self.chain.spec, &on, open.header.clone())?;
         if !missed.is_empty() {
-            return Ok(SubBlockProgress::Missed(missed));
+            return Ok(Err(Unready::Missed(missed)));
         }
         run.refund(refunds);
         let again = open.transactions.iter().cloned().collect();
         let (complete, start) = (None, SubBlockStart::Restates);
-        Ok(SubBlockProgress::Ready(Box::new(SubBlockRun { complete, start, again, run })))
+        Ok(Ok(Box::new(SubBlockRun { complete, start, again, run })))
     }
 
     /// Returns that the parent of a sub-block is still imported, or an error if nothing is imported.
-    fn no_parent(&self, number: u64) -> Result<SubBlockProgress, LiveError> {
-        if self.is_importing() { Ok(SubBlockProgress::NoParent) } else { Err(LiveError::Gone(number)) }
+    fn no_parent(&self, number: u64) -> Result<Begun, LiveError> {
+        if self.is_importing() { Ok(Err(Unready::NoParent)) } else { Err(LiveError::Gone(number)) }
     }
 
     /// Publishes a sub-block that has been executed and checked.

@@ -116,6 +116,34 @@ async fn replicas_answer_as_the_node_that_follows_the_upstream() {
     }
 }
 
+/// The node that follows the upstream fetches state of the past, and a replica that has none refuses at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_without_an_upstream_has_no_state_of_the_past() {
+    const KEPT: [&str; 4] = ["--keep-blocks", "2", "--flashblocks-ahead", "1"];
+    let Some(server) = NatsServer::start() else { return };
+    let first = Built::ethereum();
+    let upstream = serve(&[&first]).await;
+    let leader = ingester(&server, &upstream.url(), &first.config, &KEPT).await;
+    let replica = replica(&server, &KEPT);
+    let mut at = first;
+    for nonce in 0..5 {
+        at = at.next(vec![transfer(ETHEREUM, nonce, 5)], 1);
+        upstream.push(at.block.clone());
+        head(&leader, at.hash()).await;
+        same(&[&leader, &replica]).await;
+    }
+    for (method, params) in [
+        ("eth_getBalance", json!([SOMEBODY, "0x1"])),
+        ("eth_call", json!([{"to": SOMEBODY}, "0x1"])),
+        ("eth_simulateV1", json!([{"blockStateCalls": [{}]}, "0x1"])),
+    ] {
+        let error = replica.error("/", method, params.clone()).await;
+        assert_eq!(error["code"], 4444, "{method}: {error}");
+        assert!(error["message"].as_str().unwrap().contains("this node has no upstream"), "{method}: {error}");
+        leader.result("/", method, params).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_question_for_state_is_unpacked_and_decoded_within_the_bounds_of_questions() {
     let Some(server) = NatsServer::start() else { return };

@@ -1,6 +1,13 @@
 //! State at blocks that are older than those that a node retains, or than the one at which it began.
 
-use std::collections::HashMap;
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use alloy_consensus::TxReceipt;
 use alloy_primitives::{Address, B256};
@@ -15,6 +22,7 @@ use super::{
     start,
 };
 use crate::{
+    remote_state::{Proxy, ProxyReply, refused},
     support::{TestNode, hex, number, shared},
     upstream::SmallUpstream,
 };
@@ -248,4 +256,60 @@ async fn the_official_chain_is_the_same_on_a_node_that_asks_one_that_has_it() {
         }
     }
     assert!(traced > 50, "only {traced} transactions");
+}
+
+/// With proofs, a node that asks has one more round trip for the same values. An archive without proofs is refused with the reason.
+#[tokio::test(flavor = "multi_thread")]
+async fn past_state_is_proven_where_proofs_are_asked_for() {
+    let Some(folder) = shared("vectors/execution-apis") else { return };
+    let (genesis, chain) = (folder.join("genesis.json"), folder.join("chain.rlp"));
+    let genesis = genesis.to_str().unwrap();
+    let whole = TestNode::start(&["--genesis", genesis, "--chain", chain.to_str().unwrap()]);
+    let head = number(&whole.result("/standard", "eth_blockNumber", json!([])).await);
+    let proofs = |request: &Value| {
+        let is = |call: &Value| call["method"] == "eth_getProof";
+        request.as_array().map_or_else(|| is(request), |all| all.iter().any(is))
+    };
+    let (asked, lacks) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+    let script = {
+        let (asked, lacks) = (asked.clone(), lacks.clone());
+        move |_, request: &Value| {
+            if !proofs(request) {
+                return ProxyReply::Pass;
+            }
+            asked.fetch_add(1, Relaxed);
+            match lacks.load(Relaxed) {
+                true => ProxyReply::Answer(200, refused(request, "proofs are not available").to_string()),
+                false => ProxyReply::Pass,
+            }
+        }
+    };
+    let proxy = Proxy::start(&whole, Duration::ZERO, script).await;
+    let flags = [&["--genesis", genesis, "--verify-proofs"][..], &KEPT].concat();
+    let asking = launch(&proxy.url, None, &flags).await.unwrap();
+    let mut compared = 0;
+    for height in (1..head - 3).step_by(3) {
+        let at = json!(hex(height));
+        let block = whole.result("/standard", "eth_getBlockByNumber", json!([at, true])).await;
+        let before = asked.load(Relaxed);
+        for (index, tx) in block["transactions"].as_array().unwrap().iter().enumerate() {
+            let call = json!({"from": tx["from"], "to": tx["to"], "data": tx["input"], "value": tx["value"]});
+            let context = json!({"blockNumber": at, "transactionIndex": index});
+            for (method, params) in [
+                ("eth_getBalance", json!([tx["from"], at])),
+                ("eth_call", json!([call, at])),
+                ("eth_getTransactionCount", json!([tx["from"], context])),
+            ] {
+                let [one, other] = [&asking, &whole].map(|node| node.call("/standard", method, params.clone()));
+                assert_eq!(one.await, other.await, "{height}: {method} {params}");
+            }
+            compared += 1;
+        }
+        let has_any = block["transactions"].as_array().is_some_and(|all| !all.is_empty());
+        assert!(!has_any || asked.load(Relaxed) > before, "{height}: nothing was proven");
+    }
+    assert!(compared > 10, "only {compared} transactions");
+    lacks.store(true, Relaxed);
+    let error = asking.error("/standard", "eth_getBalance", json!([SOMEBODY, "0x2"])).await;
+    assert!(error["message"].as_str().unwrap().contains("proof"), "{error}");
 }

@@ -7,7 +7,7 @@ use http::{StatusCode, Uri};
 use serde::Serialize;
 
 use crate::rpc::json;
-use crate::rpc::run::step::ExecutedBy;
+use crate::rpc::run::ExecutedBy;
 use crate::rpc::server::response::{AnsweredOn, HttpResponse, respond};
 use crate::{
     clock::{Clock, SystemClock},
