@@ -78,17 +78,16 @@ fn exit(error: &clap::Error) -> ! {
 fn ask(task: AskTask, mut signals: Signals) -> eyre::Result<()> {
     let (is_endless, stop) = (task.is_endless(), task.stop());
     let (tell, ended) = std::sync::mpsc::channel();
-    let run = move || {
-        let done = task.run(&mut io::stdout());
-        // The receiver is gone unless a signal has come.
-        let _ = tell.send(());
-        done
+    // The receiver is there until the command has ended.
+    let is_done = signals.unless_stopped(move || drop(tell.send(task.run(&mut io::stdout()))))?.is_some();
+    let done = match (is_done, stop) {
+        (true, _) => ended.recv().ok(),
+        (false, None) => None,
+        (false, Some(stop)) => {
+            stop.store(true, Ordering::Relaxed);
+            ended.recv_timeout(SUMMING_UP).ok()
+        }
     };
-    let done = signals.unless_stopped(run)?;
-    if let (None, Some(stop)) = (&done, stop) {
-        stop.store(true, Ordering::Relaxed);
-        let _ = ended.recv_timeout(SUMMING_UP);
-    }
     match done {
         Some(done) => Ok(done?),
         None if is_endless => Ok(()),

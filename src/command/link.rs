@@ -62,6 +62,9 @@ pub struct NodeLink {
     _own: Option<Node>,
 }
 
+/// The result of a question with its text, or the error with which the node answers.
+pub type Reply<T> = Result<(T, Box<RawValue>), ErrorPayload>;
+
 /// Maximum bytes of an answer over WebSocket.
 const MAX_ANSWER: usize = 1 << 30;
 /// The time that a connection to an upstream may take before the node is left to try.
@@ -143,28 +146,37 @@ impl NodeLink {
         params: impl RpcSend,
         wait: Duration,
     ) -> Result<(T, Box<RawValue>), CommandError> {
-        self.ask_or_refusal(method, params, wait)?.map_err(|error| self.refused(method, &error))
+        let answered = self.ask_until(method, params, wait, std::future::pending())?;
+        // A future that is never ready stops nothing.
+        let answered = answered.unwrap_or_else(|| unreachable!("nothing stops the question"));
+        answered.map_err(|error| self.refused(method, &error))
     }
 
-    /// Asks the node as [`ask_quietly`](Self::ask_quietly) does. Returns the error with which it answers, if it does.
+    /// Asks the node as [`ask_quietly`](Self::ask_quietly) does. Returns the error with which it answers, if it does, and `None` if `stopped`
+    /// is ready first.
     ///
     /// # Errors
     ///
     /// Returns [`CommandError::NoNode`] if no node answers.
-    pub fn ask_or_refusal<T: DeserializeOwned>(
+    pub fn ask_until<T: DeserializeOwned>(
         &self,
         method: &'static str,
         params: impl RpcSend,
         wait: Duration,
-    ) -> Result<Result<(T, Box<RawValue>), ErrorPayload>, CommandError> {
+        stopped: impl Future<Output = ()>,
+    ) -> Result<Option<Reply<T>>, CommandError> {
         let most = self.timeout + wait;
         let answered = self.runtime.block_on(async {
             let request = self.client.request::<_, Box<RawValue>>(method, params);
-            tokio::time::timeout(most, request).await
+            tokio::select! {
+                answered = tokio::time::timeout(most, request) => Some(answered),
+                () = stopped => None,
+            }
         });
+        let Some(answered) = answered else { return Ok(None) };
         let text = match answered {
             Ok(Ok(text)) => text,
-            Ok(Err(RpcError::ErrorResp(error))) => return Ok(Err(error)),
+            Ok(Err(RpcError::ErrorResp(error))) => return Ok(Some(Err(error))),
             Ok(Err(error)) => return Err(no_node(&self.name, &error)),
             Err(_) => {
                 let text = format!("{}: no answer to {method} within {most:?} (--timeout-ms)", self.name);
@@ -174,7 +186,7 @@ impl NodeLink {
         let result = objects::from_str(text.get()).map_err(|error| {
             CommandError::NoNode(format!("{}: unexpected answer to {method}: {error}: is it a presim?", self.name))
         })?;
-        Ok(Ok((result, text)))
+        Ok(Some(Ok((result, text))))
     }
 
     /// Returns the failure of the command whose question the node has refused.

@@ -91,7 +91,7 @@ enum QuestionTask {
     /// logs, created contracts, code, nonces, storage, or balances beyond fees do, or if it is invalid there. Gas alone is no difference,
     /// nor are the logs of transfers (EIP-7708). The blocks are those of the node at --upstream, of which it must have the state.
     ///
-    /// Exit codes: 0, 2 for bad input or no node.
+    /// Exit codes: 0, 1 if a block could not be run, 2 for bad input or no node.
     Shadow(ShadowArgs),
 }
 

@@ -5,10 +5,7 @@ use std::{
     io::{IsTerminal, Write},
     path::PathBuf,
     str::FromStr,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
     time::Duration,
 };
 
@@ -19,7 +16,7 @@ use serde_json::{Value, json, value::RawValue};
 
 use super::{
     error::CommandError,
-    link::{NodeArgs, NodeLink},
+    link::{NodeArgs, NodeLink, Reply},
     names::LazyLink,
     show::{table, table_text},
 };
@@ -30,10 +27,14 @@ use crate::{
 
 /// The time between two looks for the next block.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The time that a block may take beyond --timeout-ms. Its state may have to be fetched, one read after another.
-const BLOCK_TIME: Duration = Duration::from_secs(600);
+/// The time that a block may take beyond --timeout-ms. The deadline of the command's node bounds it.
+const BLOCK_TIME: Duration = Duration::from_secs(86_400);
 /// The code of an answer about a fork that the chain does not have.
 const UNKNOWN_FORK: i64 = -32602;
+/// The code of an answer about a block whose state cannot be fetched now.
+const NO_STATE: i64 = -32603;
+/// The number of such answers in a row with which the command ends.
+const MOST_IN_A_ROW: u32 = 3;
 /// The most rows of a table of sums.
 const MOST_SUMS: usize = 20;
 
@@ -176,12 +177,12 @@ struct Sum {
 ///
 /// # Errors
 ///
-/// Returns [`CommandError::Input`] if the file of contracts cannot be used, or the chain does not have the fork, and the errors of the node
-/// and of the output.
+/// Returns [`CommandError::Input`] if the file of contracts cannot be used, or the chain does not have the fork, [`CommandError::Failed`] if
+/// a block could not be run, and the errors of the node and of the output.
 pub fn run(
     args: &ShadowArgs,
     link: &LazyLink<'_>,
-    stop: &Arc<AtomicBool>,
+    stop: &AtomicBool,
     out: &mut impl Write,
 ) -> Result<(), CommandError> {
     let contracts = args.contracts.as_ref().map(read_contracts).transpose()?;
@@ -197,44 +198,103 @@ pub fn run(
         let text = format!("--blocks: {}: the newest block is {newest}", range.last);
         return Err(CommandError::Input(text));
     }
-    let progress = progress(args, range);
-    let mut sums = Sums::default();
-    for number in range.first..=range.last {
-        if !await_block(node, number, stop)? {
-            break;
-        }
-        let options = json!({"under": args.under, "gas": args.gas});
-        let params = (format!("{number:#x}"), options);
-        let (mut answer, text) = match node.ask_or_refusal::<ShadowAnswer>("presim_shadow", params, BLOCK_TIME)? {
-            Ok(answer) => answer,
-            Err(refusal) if refusal.code == UNKNOWN_FORK => return Err(node.refused("presim_shadow", &refusal)),
-            // The others may run all the same.
-            Err(refusal) => {
-                sums.not_run += 1;
-                let text = format!("block {number} is not run: {}", printable(&refusal.message));
-                // The reader may be gone.
-                let _ = progress.suspend(|| writeln!(std::io::stderr(), "{text}"));
-                progress.inc(1);
-                continue;
-            }
-        };
-        if let Some(contracts) = &contracts {
-            answer.differences.retain(|one| one.contracts.iter().any(|contract| contracts.contains(contract)));
-        }
-        sums.add(&answer, contracts.as_ref());
-        progress.suspend(|| match args.json {
-            true => writeln!(out, "{}", shown::json(&line(&text, contracts.as_ref())?)).map_err(CommandError::from),
-            false => write_block(&answer, out).map_err(CommandError::from),
-        })?;
-        out.flush()?;
-        progress.set_message(format!("{} differ", grouped(sums.differences)));
-        progress.inc(1);
-    }
+    let mut shadow = ShadowRun { args, node, contracts, stop, progress: progress(args, range), sums: Sums::default() };
+    let ended = shadow.blocks(range, out);
+    let ShadowRun { progress, sums, .. } = shadow;
     progress.finish_and_clear();
-    if !args.json {
+    // An error ends the command, and what has run is summed up all the same.
+    if !args.json && !matches!(ended, Err(CommandError::Input(_))) {
         sums.write(&args.under, out)?;
     }
-    Ok(out.flush()?)
+    out.flush()?;
+    ended?;
+    match sums.not_run {
+        0 => Ok(()),
+        count => Err(CommandError::Failed(format!("{} blocks could not be run", grouped(count)))),
+    }
+}
+
+/// A command that runs.
+struct ShadowRun<'a> {
+    args: &'a ShadowArgs,
+    node: &'a NodeLink,
+    /// The contracts to which the answer is restricted.
+    contracts: Option<BTreeSet<Address>>,
+    stop: &'a AtomicBool,
+    progress: ProgressBar,
+    sums: Sums,
+}
+
+impl ShadowRun<'_> {
+    /// Shadows the blocks of a range, as far as the chain has them and until the command is stopped.
+    fn blocks(&mut self, range: BlockRange, out: &mut impl Write) -> Result<(), CommandError> {
+        // The blocks since the last that has run which were not, because their state could not be fetched.
+        let mut in_a_row = 0;
+        for number in range.first..=range.last {
+            let answered = match await_block(self.node, number, self.stop)? {
+                true => self.ask(number)?,
+                false => None,
+            };
+            match answered {
+                Some(Ok((answer, text))) => {
+                    in_a_row = 0;
+                    self.show(answer, &text, out)?;
+                }
+                Some(Err(refusal)) if refusal.code == UNKNOWN_FORK => {
+                    return Err(self.node.refused("presim_shadow", &refusal));
+                }
+                Some(Err(refusal)) => {
+                    self.skip(number, &refusal.message, out)?;
+                    in_a_row = if refusal.code == NO_STATE { in_a_row + 1 } else { 0 };
+                    if in_a_row == MOST_IN_A_ROW {
+                        let text = format!("the state of {in_a_row} blocks in a row could not be fetched");
+                        return Err(CommandError::NoNode(text));
+                    }
+                }
+                None if self.args.blocks.is_none() => return Ok(()),
+                None => return Err(CommandError::Failed(format!("interrupted before block {number} was run"))),
+            }
+            self.progress.set_message(format!("{} differ", grouped(self.sums.differences)));
+            self.progress.inc(1);
+        }
+        Ok(())
+    }
+
+    /// Asks the node for a block. Returns `None` if the command is stopped first.
+    fn ask(&self, number: u64) -> Result<Option<Reply<ShadowAnswer>>, CommandError> {
+        let options = json!({"under": self.args.under, "gas": self.args.gas});
+        let stopped = async {
+            while !self.stop.load(Relaxed) {
+                tokio::time::sleep(PAUSE).await;
+            }
+        };
+        self.node.ask_until("presim_shadow", (format!("{number:#x}"), options), BLOCK_TIME, stopped)
+    }
+
+    fn show(&mut self, mut answer: ShadowAnswer, text: &RawValue, out: &mut impl Write) -> Result<(), CommandError> {
+        if let Some(contracts) = &self.contracts {
+            answer.differences.retain(|one| one.contracts.iter().any(|contract| contracts.contains(contract)));
+        }
+        self.sums.add(&answer, self.contracts.as_ref());
+        self.progress.suspend(|| match self.args.json {
+            true => writeln!(out, "{}", shown::json(&line(text, self.contracts.as_ref())?)),
+            false => write_block(&answer, out),
+        })?;
+        Ok(out.flush()?)
+    }
+
+    /// Reports a block that cannot be run. Others may run all the same.
+    fn skip(&mut self, number: u64, reason: &str, out: &mut impl Write) -> Result<(), CommandError> {
+        self.sums.not_run += 1;
+        self.progress.suspend(|| match self.args.json {
+            true => {
+                let line = json!({"number": format!("{number:#x}"), "error": reason});
+                writeln!(out, "{}", shown::json(&line.to_string()))
+            }
+            false => writeln!(out, "block {number} could not be run: {}", printable(reason)),
+        })?;
+        Ok(out.flush()?)
+    }
 }
 
 /// Returns the number of the newest block.
@@ -361,7 +421,7 @@ impl DifferenceAnswer {
         };
         let parts = match kind.as_str() {
             "pc" => format!(", then {} and {}", next(own), next(under)),
-            "operands" => ", with other operands".to_owned(),
+            "operands" => return format!("; operands differ at pc {pc} {} of {code}", printable(op)),
             _ => String::new(),
         };
         format!(" at pc {pc} {} of {code}{parts}", printable(op))

@@ -319,10 +319,23 @@ async fn each_eip_of_amsterdam_that_changes_behaviour_is_told_with_its_step_and_
     let [own, _] = chain.needs(json!({"to": at(0xa6)})).await;
     let slot = chain.send(json!({"to": at(0xa6), "gas": hex(own)})).await;
     sent.push((slot, "out of gas".to_owned(), Some(("SSTORE", 3)), at(0xa6)));
+    // As the function of a compiler returns it: PUSH1 6 GAS SWAP1 JUMP, and at its end JUMPDEST PUSH0 SSTORE.
+    chain.code(at(0xa9), "0x60065a9056005b5f5500").await;
     // The gas that is left becomes a value: GAS PUSH0 SSTORE.
     chain.code(at(0xa7), "0x5a5f5500").await;
     let gas = chain.send(json!({"to": at(0xa7), "gas": hex(1_000_000)})).await;
     sent.push((gas, "gas left".to_owned(), Some(("SSTORE", 2)), at(0xa7)));
+    let returned = chain.send(json!({"to": at(0xa9), "gas": hex(1_000_000)})).await;
+    sent.push((returned, "gas left".to_owned(), Some(("SSTORE", 8)), at(0xa9)));
+    // A call with all gas, of which too little is there: the callee is named, not its caller, which goes on and stores 0.
+    // PUSH0 PUSH0 PUSH0 PUSH0 PUSH0 PUSH20 GAS CALL PUSH0 SSTORE.
+    let callee = &at(0xab).to_string()[2..];
+    chain.code(at(0xaa), &format!("0x5f5f5f5f5f73{callee}5af15f5500")).await;
+    chain.code(at(0xab), "0x60015f5500").await;
+    let [own, under] = chain.needs(json!({"to": at(0xaa)})).await;
+    assert!(own < under, "{own} {under}");
+    let nested = chain.send(json!({"to": at(0xaa), "gas": hex(own)})).await;
+    sent.push((nested, "out of gas".to_owned(), Some(("SSTORE", 3)), at(0xab)));
 
     // EIP-8038: a slot that is there already is written at another price: PUSH1 2 PUSH0 SSTORE.
     chain.code(at(0xa8), "0x60025f5500").await;
@@ -537,6 +550,26 @@ async fn new_blocks_are_shadowed_until_the_command_is_interrupted() {
     signal(child.id(), "INT");
     next("2 blocks, 2 transactions: 1 differ under amsterdam, 0 of them invalid; gas ");
     assert_eq!(block_in_place(|| child.wait()).expect("it ends").code(), Some(0));
+}
+
+/// An archive that has lost the state of some blocks.
+#[tokio::test(flavor = "multi_thread")]
+async fn blocks_that_cannot_be_run_are_reported_and_the_others_run() {
+    let node = osaka(&["--keep-blocks", "8"]);
+    let chain = Shadowed { node };
+    for _ in 0..12 {
+        chain.send(json!({"to": BOB, "value": "0x1", "gas": hex(50_000)})).await;
+    }
+    let ended = chain.shadow(&[]).await;
+    assert_eq!(ended.code, Some(1), "{}{}", ended.out, ended.told);
+    for part in ["block 2 could not be run: ", " blocks could not be run", " transactions: 0 differ under amsterdam"] {
+        assert!(ended.out.contains(part), "{part:?} is not in:\n{}", ended.out);
+    }
+    let ended = chain.shadow(&["--json"]).await;
+    assert_eq!(ended.code, Some(1), "{}", ended.told);
+    let told: Vec<Value> = ended.out.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert_eq!(told.len(), 12, "a line for each block");
+    assert!(told[1]["error"].is_string() && told[11]["differences"].is_array(), "{told:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use alloy_primitives::{Address, U256};
 use revm::{
     Inspector,
-    bytecode::opcode::{self, OpCode},
+    bytecode::opcode,
     context_interface::{ContextTr, JournalTr, context::ContextError},
     inspector::JournalExt,
     interpreter::{
@@ -18,8 +18,12 @@ use revm::{
 use super::divergence::{Cause, DivergentStep, StepKind, StepPlace, has_effect, is_call};
 use crate::{
     engine::evm::{FamilyEvm, TxSetup, inspect},
+    meter::Meter,
     state::Overlay,
 };
+
+/// The bytes of memory whose hash takes about as long as an opcode.
+const BYTES_PER_TICK: usize = 256;
 
 type At = Interpreter<EthInterpreter>;
 
@@ -86,8 +90,8 @@ impl Frames {
         self.all.get(index as usize).copied().unwrap_or_default()
     }
 
-    /// Returns the step that is about to run.
-    fn step(&mut self, at: &At, before: Option<u8>) -> Step {
+    /// Returns the step that is about to run. Ticks `meter` for the memory that is read.
+    fn step(&mut self, at: &At, before: Option<u8>, meter: &mut Meter) -> Step {
         let frame = self.open.last().copied().unwrap_or_default();
         if let Some(open) = self.all.get_mut(frame as usize).filter(|open| !open.has_steps) {
             // The address of a contract that is created is known from here on.
@@ -97,7 +101,7 @@ impl Frames {
         }
         let op = at.bytecode.opcode();
         let pc = u32::try_from(at.bytecode.pc()).unwrap_or(u32::MAX);
-        Step { frame, pc, op, operands: operands(op, at), value: value(at, before) }
+        Step { frame, pc, op, operands: operands(op, at, meter), value: value(at, before) }
     }
 
     fn place(&self, step: &Step) -> StepPlace {
@@ -126,7 +130,7 @@ fn hash(value: impl Hash) -> u64 {
 }
 
 /// Returns the hash of the operands of an opcode that has effects, but for the gas of a call.
-fn operands(op: u8, at: &At) -> u64 {
+fn operands(op: u8, at: &At, meter: &mut Meter) -> u64 {
     if !has_effect(op) {
         return 0;
     }
@@ -152,7 +156,9 @@ fn operands(op: u8, at: &At) -> u64 {
         let (start, length) = (clamp(operand(data)), clamp(operand(data + 1)));
         // Bytes beyond the memory are zero.
         length.hash(&mut hasher);
-        memory.get(start.min(memory.len())..start.saturating_add(length).min(memory.len())).hash(&mut hasher);
+        let bytes = memory.get(start.min(memory.len())..start.saturating_add(length).min(memory.len()));
+        meter.tick(u32::try_from(bytes.map_or(0, <[u8]>::len) / BYTES_PER_TICK).unwrap_or(u32::MAX));
+        bytes.hash(&mut hasher);
     }
     hasher.finish()
 }
@@ -205,7 +211,7 @@ struct FrameEnds {
 /// The first opcodes that give other values.
 #[derive(Default)]
 struct Values {
-    /// An opcode that has no operands, but for GAS.
+    /// An opcode that tells something of the block.
     source: Option<u8>,
     /// The gas that is left, not as the gas of a call.
     gas: bool,
@@ -273,7 +279,10 @@ impl Follower<'_> {
                 return Followed { at: None, cause: self.cause(), contracts };
             }
         };
-        let contracts = step.map_or_else(Vec::new, |step| own.frames.contracts(step.frame));
+        // A frame that has ended otherwise is where the runs diverge, even if that shows in its caller.
+        let step = self.end.and_then(|ends| place_before(ends.steps)).or(step);
+        let innermost = self.end.map(|ends| ends.frame).or(step.map(|step| step.frame));
+        let contracts = innermost.map_or_else(Vec::new, |frame| own.frames.contracts(frame));
         let at = step.map(|step| DivergentStep { kind, step: own.frames.place(step), own: next.0, under: next.1 });
         Followed { at, cause: self.cause(), contracts }
     }
@@ -329,7 +338,7 @@ impl Follower<'_> {
     fn leave(&mut self, end: InstructionResult) {
         let Some(index) = self.frames.leave(end, self.steps) else { return };
         let (own, under) = (self.own.frames.get(index), self.frames.get(index));
-        let Some((own_end, _)) = own.end else { return };
+        let Some((own_end, own_steps)) = own.end else { return };
         if self.pcs.is_some() {
             return;
         }
@@ -340,7 +349,8 @@ impl Follower<'_> {
             self.precompile = self.precompile.or(Some(under.code));
             return;
         }
-        if own_end == end || self.end.is_some() {
+        // Both may run out of gas, one of them earlier.
+        if own_end == end && own_steps == self.steps || self.end.is_some() {
             return;
         }
         self.end = Some(FrameEnds { frame: index, own: own_end, under: end, steps: self.steps });
@@ -351,10 +361,13 @@ impl Values {
     /// Notes that `op` has left another value, which `next` may use.
     fn note(&mut self, op: u8, next: u8) {
         match op {
+            // It leaves nothing on the stack: what differs there is older.
+            opcode::JUMPDEST => {}
             // The gas of a call is left aside.
             opcode::GAS if is_call(next) => {}
             opcode::GAS => self.gas |= self.other.is_none(),
-            _ if OpCode::new(op).is_some_and(|op| op.inputs() == 0) => self.source = self.source.or(Some(op)),
+            opcode::SELFBALANCE => self.other = self.other.or(Some(op)),
+            opcode::COINBASE..=opcode::SLOTNUM => self.source = self.source.or(Some(op)),
             _ => self.other = self.other.or(Some(op)),
         }
     }
@@ -383,7 +396,7 @@ impl<'a, C: ContextTr<Db = &'a mut Overlay, Journal: JournalExt>> Inspector<C> f
             return;
         }
         let before = self.steps.last().map(|step| step.op);
-        let step = self.frames.step(at, before);
+        let step = self.frames.step(at, before, &mut context.db_mut().meter);
         self.steps.push(step);
     }
 
@@ -410,7 +423,7 @@ impl<'a, C: ContextTr<Db = &'a mut Overlay, Journal: JournalExt>> Inspector<C> f
 impl<'a, C: ContextTr<Db = &'a mut Overlay, Journal: JournalExt>> Inspector<C> for Follower<'_> {
     fn step(&mut self, at: &mut At, context: &mut C) {
         let before = self.last.map(|step| step.op);
-        let step = self.frames.step(at, before);
+        let step = self.frames.step(at, before, &mut context.db_mut().meter);
         if self.compare(step) {
             stop(context);
             at.halt(InstructionResult::FatalExternalError);
