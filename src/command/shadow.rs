@@ -128,7 +128,14 @@ struct DifferenceAnswer {
     cause: String,
     at: Option<StepAnswer>,
     contracts: Vec<Address>,
-    succeeds_with: BTreeMap<String, bool>,
+    succeeds_with: MoreGasAnswer,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct MoreGasAnswer {
+    half_more: bool,
+    twice: bool,
 }
 
 #[derive(Debug, Deserialize)]
@@ -428,8 +435,7 @@ impl DifferenceAnswer {
     }
 
     fn more_gas(&self) -> String {
-        let succeeds = |times: &str| self.succeeds_with.get(times).copied().unwrap_or_default();
-        match (succeeds("1.5"), succeeds("2")) {
+        match (self.succeeds_with.half_more, self.succeeds_with.twice) {
             (true, _) => "succeeds with 1.5 times its gas limit".to_owned(),
             (false, true) => "succeeds with twice its gas limit".to_owned(),
             (false, false) => "fails with twice its gas limit".to_owned(),
@@ -448,7 +454,7 @@ impl Sums {
             self.differences += 1;
             self.invalid += u64::from(one.invalid.is_some());
             let broken = one.is_broken();
-            let fixed = broken && one.succeeds_with.get("2").copied().unwrap_or_default();
+            let fixed = broken && one.succeeds_with.twice;
             let add = |sum: &mut Sum| {
                 sum.transactions += 1;
                 sum.broken += u64::from(broken);

@@ -432,18 +432,19 @@ async fn a_transaction_that_has_too_little_gas_is_told_with_how_much_more_it_nee
     let new = chain.send(json!({"to": STRANGER, "value": "0x1", "gas": hex(21_000)})).await;
     let told = chain.told(&[]).await;
     let more = |hash: &Value| difference(&told, hash).expect("it is told")["succeedsWith"].clone();
-    let expected = [(true, true), (false, true), (false, false)].map(|(half, twice)| json!({"1.5": half, "2": twice}));
+    let expected =
+        [(true, true), (false, true), (false, false)].map(|(half, twice)| json!({"halfMore": half, "twice": twice}));
     assert_eq!(sent.iter().map(more).collect::<Vec<_>>(), expected, "{told:?}");
     for hash in &invalid {
         let one = difference(&told, hash).expect("it is told");
         assert!(one["cause"].as_str().expect("a cause").starts_with("invalid: "), "{one}");
         assert!(one["invalid"].as_str().expect("the reason").contains("gas"), "{one}");
         assert_eq!((&one["statusUnder"], &one["differs"]), (&Value::Null, &json!([])), "{one}");
-        assert_eq!(one["succeedsWith"]["2"], true, "{one}");
+        assert_eq!(one["succeedsWith"]["twice"], true, "{one}");
     }
     let one = difference(&told, &new).expect("it is told");
     assert_eq!((&one["cause"], one.get("at")), (&json!("out of gas"), None), "{one}");
-    assert_eq!(one["succeedsWith"], json!({"1.5": false, "2": false}), "{one}");
+    assert_eq!(one["succeedsWith"], json!({"halfMore": false, "twice": false}), "{one}");
 }
 
 /// Logs of transfers (EIP-7708) and gas are no difference.

@@ -361,7 +361,7 @@ impl Values {
     /// Notes that `op` has left another value, which `next` may use.
     fn note(&mut self, op: u8, next: u8) {
         match op {
-            // It leaves nothing on the stack: what differs there is older.
+            // A JUMPDEST leaves nothing on the stack: what differs there is older.
             opcode::JUMPDEST => {}
             // The gas of a call is left aside.
             opcode::GAS if is_call(next) => {}

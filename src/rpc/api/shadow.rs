@@ -109,10 +109,11 @@ struct ShadowDifference {
 /// Whether a transaction would succeed under the other fork with a multiple of its gas limit, whatever the cap on a transaction's gas and
 /// its sender's funds.
 #[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
 struct MoreGas {
-    #[serde(rename = "1.5")]
+    /// With 1.5 times its gas limit.
     half_more: bool,
-    #[serde(rename = "2")]
+    /// With 2 times its gas limit.
     twice: bool,
 }
 
