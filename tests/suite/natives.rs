@@ -108,6 +108,22 @@ async fn natives_go_by_the_fork() {
     assert_eq!(moved.result("/", "eth_call", call(TOKEN, "latest")).await, "0x");
 }
 
+/// What is native is so by the rules of the run, whatever ran on the same worker before.
+#[tokio::test(flavor = "multi_thread")]
+async fn natives_go_by_the_fork_that_a_request_names() {
+    let node = start(&genesis(0, 0), &["--feed", "static"]);
+    let plain = start(&genesis(u64::MAX, u64::MAX), &["--feed", "static"]);
+    let call = |to: &str, fork: &str| json!([{"to": to}, "latest", {}, {"fork": fork}]);
+    for _ in 0..8 {
+        rejected(&node, "/", "eth_call", json!([{"to": TOKEN}, "latest"]), TOKEN).await;
+        // Before Beryl there is nothing at these addresses.
+        assert_eq!(node.result("/", "eth_call", call(TOKEN, "azul")).await, "0x");
+        assert_eq!(node.result("/", "eth_call", call(SOMEBODY, "jovian")).await.as_str().map(str::len), Some(66));
+        rejected(&plain, "/", "eth_call", call(FACTORY, "beryl"), "under beryl").await;
+        assert_eq!(plain.result("/", "eth_call", json!([{"to": FACTORY}, "latest"])).await, "0x");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_transaction_that_reaches_a_native_contract_is_not_mined_and_those_after_it_are() {
     let node = start(&genesis(0, 0), &["--testing", "--dialect", "project", "--no-mining"]);

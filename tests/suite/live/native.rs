@@ -56,6 +56,35 @@ async fn post(node: &TestNode, path: &str, method: &str, params: Value) -> (Valu
     (answer.json().await.expect("JSON"), freshness)
 }
 
+/// An upstream would ignore the name of a fork, and answer by the rules of the block.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_under_another_fork_is_not_executed_by_the_upstream() {
+    let (_upstream, node, _, asked) = pair(&[]).await;
+    let block = |to: Address, fork: Value| json!({"calls": [{"to": to}], "blockOverrides": fork});
+    let under = json!({"fork": "jovian"});
+    for (path, method, params) in [
+        ("/", "eth_call", json!([{"to": NATIVE}, "latest", {}, under])),
+        ("/", "eth_estimateGas", json!([{"to": NATIVE}, "latest", {}, under])),
+        // The block that reaches the contract has its own rules, and another has not.
+        (
+            "/standard",
+            "eth_simulateV1",
+            json!([{"blockStateCalls": [block(NATIVE, json!({})), block(SOMEBODY, under.clone())]}, "latest"]),
+        ),
+    ] {
+        let error = node.error(path, method, params).await;
+        let text = error["message"].as_str().expect("a text");
+        assert!(error["code"] == -32000 && text.contains("under other forks"), "{method}: {error}");
+    }
+    assert!(
+        !asked
+            .lock()
+            .unwrap()
+            .iter()
+            .any(|(method, _)| ["eth_call", "eth_estimateGas", "eth_simulateV1"].contains(&method.as_str()))
+    );
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_that_reaches_a_native_contract_is_executed_by_the_upstream_at_the_same_block() {
     let (_upstream, node, first, asked) = pair(&[]).await;
