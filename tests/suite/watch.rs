@@ -229,7 +229,7 @@ pub fn reads_slot(name: &str, number: u64) -> Value {
 }
 
 pub fn read(value: u64) -> Value {
-    json!([{ "calls": [{ "returnData": format!("{value:#066x}") }] }])
+    json!([{ "fork": "osaka", "calls": [{ "returnData": format!("{value:#066x}") }] }])
 }
 
 pub async fn set_slot(node: &TestNode, account: u64, value: u64) {
