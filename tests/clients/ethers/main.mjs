@@ -332,7 +332,7 @@ async function watching() {
     watch.start()
   })
   const returnData = alpha.interface.encodeFunctionResult('totalSupply', [await alpha.totalSupply(pending)])
-  claim('presim_watch by eth_subscribe: the first news', news.changed, [{ name: 'supply', result: [{ calls: [{ returnData }] }] }])
+  claim('presim_watch by eth_subscribe: the first news', news.changed, [{ name: 'supply', result: [{ fork: 'osaka', calls: [{ returnData }] }] }])
 }
 
 async function unixSocket() {

@@ -530,7 +530,7 @@ async function watching() {
     subscription.catch(reject)
   })
   claim('presim_watch by eth_subscribe: the first news', news.changed,
-    [{ name: 'supply', result: [{ calls: [{ returnData: numberToHex(await read(ALPHA, 'totalSupply'), { size: 32 }) }] }] }])
+    [{ name: 'supply', result: [{ fork: 'osaka', calls: [{ returnData: numberToHex(await read(ALPHA, 'totalSupply'), { size: 32 }) }] }] }])
   const { subscriptionId, unsubscribe } = await subscription
   claim('its id is the name of the watch', (await socket.request({ method: 'presim_results', params: [subscriptionId, '0x0'] })).changed.length, 1)
   claim('it ends with the subscription', [(await unsubscribe()).result, await socket.request({ method: 'presim_unwatch', params: [subscriptionId] })], [true, false])
