@@ -108,7 +108,7 @@ async fn natives_go_by_the_fork() {
     assert_eq!(moved.result("/", "eth_call", call(TOKEN, "latest")).await, "0x");
 }
 
-/// What is native is so by the rules of the run, whatever ran on the same worker before.
+/// The rules of the run say what is native, whatever ran on the same worker before.
 #[tokio::test(flavor = "multi_thread")]
 async fn natives_go_by_the_fork_that_a_request_names() {
     let node = start(&genesis(0, 0), &["--feed", "static"]);
@@ -118,7 +118,7 @@ async fn natives_go_by_the_fork_that_a_request_names() {
         rejected(&node, "/", "eth_call", json!([{"to": TOKEN}, "latest"]), TOKEN).await;
         // Before Beryl there is nothing at these addresses.
         assert_eq!(node.result("/", "eth_call", call(TOKEN, "azul")).await, "0x");
-        assert_eq!(node.result("/", "eth_call", call(SOMEBODY, "jovian")).await.as_str().map(str::len), Some(66));
+        assert_eq!(node.result("/", "eth_call", call(SOMEBODY, "jovian")).await, "0x");
         rejected(&plain, "/", "eth_call", call(FACTORY, "beryl"), "under beryl").await;
         assert_eq!(plain.result("/", "eth_call", json!([{"to": FACTORY}, "latest"])).await, "0x");
     }
