@@ -211,7 +211,7 @@ struct FrameEnds {
 /// The first opcodes that give other values.
 #[derive(Default)]
 struct Values {
-    /// An opcode that tells something of the block.
+    /// An opcode that reads a field of the block.
     source: Option<u8>,
     /// The gas that is left, not as the gas of a call.
     gas: bool,

@@ -186,12 +186,11 @@ impl Query for Shadow {
         }
         let before = before(run.published, &block)?;
         run.reset_to(&before);
-        let under = backend.spec.under(&self.options.under).ok().and_then(|rules| rules.fork_override());
         let mut shadowed = ShadowedBlock {
             number: Quantity(block.number()),
             hash: Fixed(block.header().hash().0),
             fork: backend.spec.fork_name(block.context()),
-            under: under.unwrap_or_default(),
+            under: rules.fork_name(block.context()),
             transactions: 0,
             gas_used: Quantity(0),
             gas_used_under: Quantity(0),

@@ -117,7 +117,7 @@ impl StateCompletion {
             let error = RpcError::Unexecutable(why);
             Err(error.with_message(|text| format!("{text}, nor can the upstream for it: {upstream}")))
         };
-        // An upstream would ignore the name of a fork, in whatever block of a simulation it stands.
+        // An upstream would ignore the name of a fork, in any block of a simulation.
         if matches!(why, Unexecutable::Under(..)) || request.params.contains("\"fork\"") {
             return cannot("it does not execute blocks under other forks");
         }
