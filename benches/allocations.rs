@@ -15,7 +15,7 @@ use std::{
 };
 
 use dhat::{HeapStats, Profiler};
-use presim::{config::Config, node::Node, state::Overlay};
+use presim::{Config, Node, testing::state::Overlay};
 use serde::Deserialize;
 
 use crate::world::{BODIES, BodiesChain, Body, bodies};

@@ -23,7 +23,7 @@ use std::{
 use clap::{Parser, ValueEnum};
 use loadtest::classes::{Class, ClassBodies, RecordedWorld};
 use memchr::memmem;
-use presim::state::Overlay;
+use presim::testing::state::Overlay;
 use serde_json::value::RawValue;
 use tokio::{net::TcpStream, runtime::Runtime};
 

@@ -9,7 +9,7 @@ use std::{hint::black_box, time::Duration};
 
 use criterion::{BenchmarkId, Criterion, Throughput};
 use jsonrpsee::types::Request;
-use presim::{
+use presim::testing::{
     engine::{Outputs, Simulated, Simulation},
     rpc::{self, dialect::PRESIM},
     state::Overlay,

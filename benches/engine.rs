@@ -12,7 +12,7 @@ use std::{
 };
 
 use criterion::{Criterion, Throughput};
-use presim::{engine::Simulation, state::Overlay};
+use presim::testing::{engine::Simulation, state::Overlay};
 
 use crate::world::{BodiesChain, bare::Request, bodies, median};
 

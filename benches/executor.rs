@@ -20,10 +20,10 @@ use std::{
 
 use criterion::{Criterion, Throughput};
 use futures::future::join_all;
-use presim::{
+use presim::testing::{
     engine::Outputs,
     meter::Meter,
-    scheduler::{Executor, ExecutorConfig, Flow, LaneName, LocalState, RunTarget, Task, TaskName},
+    scheduler::{ClientShare, Executor, ExecutorConfig, LaneName, LocalState, RunTarget, Task, TaskName},
     state::Overlay,
     telemetry::Metrics,
 };
@@ -117,7 +117,7 @@ fn hop(executor: &Executor, runtime: &Runtime) {
     }
     group.throughput(Throughput::Elements(1));
     group.bench_function("in_place", |bencher| {
-        let flow = Flow::new();
+        let flow = ClientShare::new();
         let work = |overlay: &mut Overlay, _| black_box(overlay).log_numbers.restart();
         bencher.iter(|| {
             runtime.block_on(executor.submit(
@@ -133,7 +133,7 @@ fn hop(executor: &Executor, runtime: &Runtime) {
 
 /// Returns the time of `rounds` rounds. Each round submits `at_once` empty jobs and waits for their answers.
 async fn empty_jobs(executor: Executor, lane: LaneName, at_once: usize, rounds: u64) -> Duration {
-    let (start, flow) = (Instant::now(), Flow::new());
+    let (start, flow) = (Instant::now(), ClientShare::new());
     for _ in 0..rounds {
         let jobs = (0..at_once).map(|_| {
             let work = |overlay: &mut Overlay, _| {
@@ -229,7 +229,7 @@ fn through_executor(
     requests: &Arc<[Request]>,
     count: usize,
 ) -> f64 {
-    let (start, flow) = (Instant::now(), Flow::new());
+    let (start, flow) = (Instant::now(), ClientShare::new());
     let jobs = (0..count).map(|number| {
         let (chain, requests) = (chain.clone(), requests.clone());
         let work = move |overlay: &mut Overlay, meter| {

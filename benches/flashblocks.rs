@@ -16,7 +16,7 @@ use alloy_consensus::{Header, Receipt, ReceiptEnvelope, SignableTransaction, TxE
 use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, Log, TxKind, U256, address, bytes};
 use alloy_signer::SignerSync;
 use eyre::{WrapErr, ensure, eyre};
-use presim::{
+use presim::testing::{
     chain::{BlockBody, BlockHashes, ChainSpec, ChainTx, SealedBlock},
     engine::open_block_with,
     ledger::{FeedState, Record, Retention, Snapshot, Snapshots, SubBlockStart},

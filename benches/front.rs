@@ -20,7 +20,7 @@ use std::{
 use alloy_primitives::address;
 use criterion::{Criterion, Throughput};
 use memchr::memmem;
-use presim::{config::Config, node::Node};
+use presim::{Config, Node};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},

@@ -7,7 +7,7 @@ use std::{hint::black_box, time::Duration};
 use alloy_primitives::keccak256;
 use alloy_trie::root::ordered_trie_root_encoded;
 use criterion::{BenchmarkId, Criterion, Throughput};
-use presim::chain::ordered_roots;
+use presim::testing::chain::ordered_roots;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

@@ -17,7 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use presim::{
+use presim::testing::{
     engine::{Beginnings, Engine, Outputs, Simulation},
     state::Overlay,
     telemetry::Metrics,
@@ -232,7 +232,7 @@ fn in_process(chain: &BodiesChain, requests: &[Value]) {
     let simulations: Vec<Simulation> = requests
         .iter()
         .map(|request| {
-            let method = presim::rpc::table::by_name("eth_simulateV1").expect("a method");
+            let method = presim::testing::rpc::table::by_name("eth_simulateV1").expect("a method");
             let mut params = request["params"].clone();
             params[0].as_object_mut().expect("a payload").remove("outputs");
             for call in params[0]["blockStateCalls"][0]["calls"].as_array_mut().expect("calls") {
@@ -253,7 +253,7 @@ fn in_process(chain: &BodiesChain, requests: &[Value]) {
             let beginnings = Beginnings::new(bytes, &metrics);
             for simulation in &simulations {
                 overlay.reset(chain.snapshot.world.clone(), chain.snapshot.hashes.clone(), meter());
-                let presim::rpc::Backend { spec, codes, .. } = &chain.backend;
+                let presim::testing::rpc::Backend { spec, codes, .. } = &chain.backend;
                 let mut engine = Engine { spec, rules: &chain.rules, codes, overlay: &mut overlay };
                 let done = beginnings.simulate(&mut engine, None, &chain.snapshot, simulation).expect("it runs");
                 std::hint::black_box(done);

@@ -12,7 +12,7 @@ use std::{
 use alloy_consensus::Header;
 use alloy_primitives::{Address, U256, keccak256};
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput};
-use presim::{
+use presim::testing::{
     chain::{BlockBody, BlockHashes, SealedBlock},
     ledger::{FeedState, Record, Retention, Snapshot, Snapshots},
     state::{Account, AccountChange, LocalWorld},

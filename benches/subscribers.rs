@@ -14,7 +14,7 @@ use std::{
 };
 
 use futures::{SinkExt, StreamExt, future::join_all};
-use presim::{config::Config, node::Node, telemetry::PUBLISH_SECONDS};
+use presim::{Config, Node, testing::telemetry::PUBLISH_SECONDS};
 use tokio_tungstenite::{connect_async, tungstenite::Message};
 
 #[global_allocator]

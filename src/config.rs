@@ -3,16 +3,14 @@
 mod check;
 mod choices;
 mod fleet;
+mod layers;
 mod live;
-mod retired;
-mod rooms;
 mod testing;
 
 pub use choices::{ApprovalPolicy, DialectName, FeedName, IpcSocket, RevertPolicy, StandardReceipts, UpgradePolicy};
 pub use fleet::FleetConfig;
 pub(crate) use live::parse_endpoint;
 pub use live::{Endpoint, LiveConfig};
-pub use retired::RetiredSetting;
 pub use testing::{TestChainConfig, TxOrder};
 
 use std::{
@@ -57,8 +55,8 @@ pub struct Config {
     /// always has the latter. The default is project, and standard with --testing.
     #[arg(long, env = "PRESIM_DIALECT", value_enum, help_heading = "General")]
     pub dialect: Option<DialectName>,
-    /// When to tell receipts, and the block of a transaction, in the standard dialect: when `latest` has the block
-    /// (`latest`), or as soon as the transaction is pre-confirmed (`preconfirmed`), as `/` does.
+    /// When the standard dialect exposes receipts, and the block of a transaction: once `latest` has the block
+    /// (`latest`), or once the transaction is pre-confirmed (`preconfirmed`), as `/` does.
     #[arg(long, env = "PRESIM_STANDARD_RECEIPTS", value_name = "WHEN", value_enum, default_value_t = StandardReceipts::Latest, help_heading = "General")]
     pub standard_receipts: StandardReceipts,
     /// Serve Prometheus metrics at http://ADDR:PORT/metrics.
@@ -86,7 +84,7 @@ pub struct Config {
     #[arg(long, env = "PRESIM_FEED", value_enum, help_heading = "Source of state")]
     pub feed: Option<FeedName>,
     /// Background transactions in each sub-block of the devnet, beside the load that moves the built-in devnet's base
-    /// fee; 0 for neither. The default is 4, and 0 with --testing.
+    /// fee; 0 disables both. The default is 4, and 0 with --testing.
     #[arg(long, env = "PRESIM_TRAFFIC", value_name = "N", help_heading = "Source of state")]
     pub traffic: Option<u32>,
     /// Seed of the background traffic. The same seed makes the same trades.
@@ -116,7 +114,7 @@ pub struct Config {
     /// Receiver of the fees of the devnet's blocks.
     #[arg(long, env = "PRESIM_FEE_RECIPIENT", value_name = "ADDRESS", default_value_t = Address::ZERO, help_heading = "Source of state")]
     pub fee_recipient: Address,
-    /// Blocks whose state is retained, and answers by number.
+    /// Number of recent blocks whose state can be queried.
     #[arg(long, env = "PRESIM_KEEP_BLOCKS", value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Source of state")]
     pub keep_blocks: u32,
     /// Blocks that are retained with transactions, receipts and logs, besides genesis, or `all`. The default is 10000,
@@ -158,9 +156,6 @@ pub struct Config {
     /// Whether a command has started the node for itself.
     #[arg(skip)]
     pub is_of_command: bool,
-    /// The retired settings that are given, of which the program warns.
-    #[arg(skip)]
-    pub retired: Vec<RetiredSetting>,
 
     /// Transactions that the pool may hold.
     #[arg(long, env = "PRESIM_POOL_TRANSACTIONS", value_name = "N", default_value_t = 5_120, value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "Sending")]
@@ -202,7 +197,7 @@ pub struct Config {
     /// Threads for connections, which also run short calls inline. The default is one per core.
     #[arg(long, env = "PRESIM_IO_THREADS", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024), help_heading = "Limits")]
     pub io_threads: Option<u16>,
-    /// Gas for all calls of a request together.
+    /// Gas limit of one request, summed over its calls.
     #[arg(long, env = "PRESIM_GAS_CAP", value_name = "GAS", default_value_t = 50_000_000, help_heading = "Limits")]
     pub gas_cap: u64,
     /// Milliseconds from the arrival of a request to its deadline. A request that takes longer is stopped (-32016).
@@ -218,7 +213,7 @@ pub struct Config {
     #[arg(long, env = "PRESIM_MAX_CALLS", value_name = "N", default_value_t = 10_000, help_heading = "Limits")]
     pub max_calls: usize,
     /// Megabytes for the beginnings of simulations. Blocks and calls that several simulations of a token begin with run
-    /// once on a snapshot. 0 shares none.
+    /// once on a snapshot. 0 disables sharing.
     #[arg(long, env = "PRESIM_PREFIX_CACHE_MB", value_name = "MB", default_value_t = 64, help_heading = "Limits")]
     pub prefix_cache_mb: usize,
     /// Variants of a bundle that one `presim_search` may run.
@@ -246,11 +241,11 @@ pub struct Config {
     /// dropped. One more filter evicts the longest unpolled one of the client that has most.
     #[arg(long, env = "PRESIM_MAX_FILTERS", value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Limits")]
     pub max_filters: u32,
-    /// Short calls that may wait for a worker (a batch's entries count as one), and, separately, reads and sends. One
-    /// more is rejected (-32005).
+    /// Queue limit for short calls (a batch's entries count as one), and separately for reads and sends. Requests
+    /// beyond it are rejected (-32005).
     #[arg(long, env = "PRESIM_QUEUE_SHORT", value_name = "N", default_value_t = 4_096, value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "Limits")]
     pub queue_short: u32,
-    /// Bundles that may wait for a worker. One more is rejected (-32005).
+    /// Queue limit for bundles. Requests beyond it are rejected (-32005).
     #[arg(long, env = "PRESIM_QUEUE_BUNDLE", value_name = "N", default_value_t = 4_096, value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "Limits")]
     pub queue_bundle: u32,
     /// Longest expected wait for a worker in milliseconds, if more than 8 requests per worker wait already. A request
@@ -356,7 +351,7 @@ pub struct Config {
     /// equal part, and so have all clients without one together: a client whose part is used up is rejected (-32005).
     #[arg(long, env = "PRESIM_WALLET_MAX_WITHDRAWN", value_name = "N", default_value_t = 65_536, value_parser = clap::value_parser!(u32).range(1..=16_777_216), help_heading = "Wallet")]
     pub wallet_max_withdrawn: u32,
-    /// Calls of a batch. A batch with more is refused (5740).
+    /// Maximum calls per batch; larger batches are rejected (5740).
     #[arg(long, env = "PRESIM_WALLET_MAX_CALLS", value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000), help_heading = "Wallet")]
     pub wallet_max_calls: u32,
     /// Bytes of call data of a batch, all calls together, and bytes of a message to be signed. A batch with more is
@@ -387,8 +382,8 @@ pub struct Config {
     /// Milliseconds after which a transaction of the wallet that waits is sent to the upstream again.
     #[arg(long, env = "PRESIM_WALLET_RESEND_MS", value_name = "MS", default_value_t = 5_000, value_parser = clap::value_parser!(u64).range(100..=3_600_000), help_heading = "Wallet")]
     pub wallet_resend_ms: u64,
-    /// Milliseconds after which a transaction counts as replaced whose nonce is used on the upstream's chain, if the upstream
-    /// tells neither its receipt nor another transaction with the nonce. It is looked for all the same.
+    /// Milliseconds to search the upstream for the receipt of a transaction, or for another transaction with its nonce,
+    /// once the nonce is used. Then the transaction counts as replaced; the search continues.
     #[arg(long, env = "PRESIM_WALLET_RECEIPT_WAIT_MS", value_name = "MS", default_value_t = 30_000, value_parser = clap::value_parser!(u64).range(1..=3_600_000), help_heading = "Wallet")]
     pub wallet_receipt_wait_ms: u64,
     /// Seconds after which the status of a transaction is stored for good if the upstream has not called its block final by
@@ -418,9 +413,8 @@ impl Config {
         args: impl IntoIterator<Item = OsString>,
     ) -> Result<(Self, clap::ArgMatches, clap::Command), clap::Error> {
         let args: Vec<OsString> = args.into_iter().collect();
-        let mut retired: Vec<RetiredSetting> = RetiredSetting::of_environment().collect();
         if let Some(path) = config_path(&args) {
-            command = with_file(command, &path, &mut retired)?;
+            command = with_file(command, &path)?;
         }
         let of_testing = TestChainConfig::augment_args(clap::Command::new(""));
         let of_testing: Vec<_> =
@@ -440,7 +434,7 @@ impl Config {
         }
         let TestChainConfig { port, host, .. } = config.test_chain;
         let listen = (host.unwrap_or(config.listen.ip()), port.unwrap_or(config.listen.port())).into();
-        Ok((Self { retired, listen, ..config }, matches, command))
+        Ok((Self { listen, ..config }, matches, command))
     }
 
     /// Returns the names that --hardfork takes, as a phrase.
@@ -587,13 +581,8 @@ fn config_path(args: &[OsString]) -> Option<PathBuf> {
     std::env::var_os("PRESIM_CONFIG").map(PathBuf::from)
 }
 
-/// Sets the file's values as defaults of their flags, so that flags and environment take precedence. Adds the settings that
-/// are retired to `retired`.
-fn with_file(
-    mut command: clap::Command,
-    path: &std::path::Path,
-    retired: &mut Vec<RetiredSetting>,
-) -> Result<clap::Command, clap::Error> {
+/// Sets the file's values as defaults of their flags, so that flags and environment take precedence.
+fn with_file(mut command: clap::Command, path: &std::path::Path) -> Result<clap::Command, clap::Error> {
     let shown = path.display();
     let fail = |text: String| command.clone().error(ErrorKind::InvalidValue, text);
     let text = std::fs::read_to_string(path).map_err(|error| fail(format!("--config {shown}: {error}")))?;
@@ -604,10 +593,6 @@ fn with_file(
         fail(format!("--config {shown}: line {line}: {}", error.message()))
     })?;
     for (key, value) in table {
-        if let Some(setting) = RetiredSetting::of_file(&key) {
-            retired.push(setting);
-            continue;
-        }
         let id = key.replace('-', "_");
         if id == "config" || !command.get_arguments().any(|arg| arg.get_id() == id.as_str()) {
             let settings = command.get_arguments().filter_map(clap::Arg::get_long).filter(|long| *long != "config");

@@ -3,10 +3,12 @@
 //! Users run the program: `cargo run --release` starts a node on `127.0.0.1:8545` with a devnet, and `presim --help` lists every flag. The
 //! `README.md` beside `Cargo.toml` begins with a first simulation; `src/README.md` explains the architecture.
 //!
-//! Programs that embed a node parse a [`config::Config`] and hand it to [`node`].
+//! Programs that embed a node parse a [`Config`] and hand it to [`Node::start`].
 //!
-//! The modules are floors. Each uses those below it, and knows nothing of those above:
+//! The modules are layers. Each uses those below it, and knows nothing of those above:
 //!
+//! - [`testing`]: what the tests and benches of the project use in addition to [`Node`] and [`Config`].
+//! - [`program`]: the program: reads the command line, and runs a node or asks one.
 //! - [`command`]: the command line: run a node, simulate, search, watch and trace, or approve for a wallet.
 //! - [`node`]: wires the actors together, and defines the order of start and shutdown.
 //! - [`config`]: the settings, from flags, environment and file.
@@ -37,44 +39,53 @@
 //! - [`unix_socket`]: Unix sockets that only the user of the process may open.
 //! - [`lock`]: locks that the meter knows of.
 
-#![warn(missing_docs)]
 // Locks are those of `lock`.
 #![warn(clippy::disallowed_types)]
 // Text of users is read by `objects`.
 #![warn(clippy::disallowed_methods)]
 
-pub mod abi;
-pub mod chain;
-pub mod clock;
-pub mod command;
-pub mod config;
-pub mod engine;
-pub mod fleet;
-pub mod ledger;
-pub mod lock;
-pub mod meter;
-pub mod nearest;
-pub mod node;
-pub mod objects;
-pub mod page;
-pub mod pool;
+mod abi;
+mod chain;
+mod clock;
+mod command;
+mod config;
+mod engine;
+#[cfg(test)]
+#[expect(clippy::disallowed_types, clippy::disallowed_methods, reason = "neither the meter nor users are here")]
+mod faults;
+mod fleet;
+mod ledger;
+mod lock;
+mod meter;
+mod nearest;
+mod node;
+mod objects;
+mod page;
+mod pool;
+mod program;
 #[expect(clippy::disallowed_methods, reason = "the journal reads what it has written")]
-pub mod publish;
-pub mod rpc;
-pub mod scheduler;
-pub mod search;
-pub mod secrets;
-pub mod shown;
+mod publish;
+mod rpc;
+mod scheduler;
+mod search;
+mod secrets;
+mod shown;
 #[expect(clippy::disallowed_methods, reason = "feeds are written by other nodes")]
-pub mod source;
-pub mod state;
-pub mod store;
-pub mod telemetry;
-pub mod unix_socket;
+mod source;
+mod state;
+mod store;
+mod telemetry;
+#[doc(hidden)]
+pub mod testing;
+mod unix_socket;
 #[expect(clippy::disallowed_methods, reason = "answers are written by other nodes")]
-pub mod upstream;
-pub mod wallet;
-pub mod watch;
+mod upstream;
+mod wallet;
+mod watch;
+
+#[doc(hidden)]
+pub use self::program::run as run_program;
+pub use self::{config::Config, node::Node};
 
 /// The Rust examples of this README, as doc tests.
 #[cfg(doctest)]

@@ -101,7 +101,7 @@ impl Meter {
     /// Ticks for the work around a call or a block: some microseconds.
     const BETWEEN_CALLS: u32 = 512;
     /// Strides left to a run that has missed state: some milliseconds.
-    const FOR_NOTHING: u32 = 256;
+    const DOOMED_STRIDES: u32 = 256;
 
     /// Gas that all precompiles of a short run may use together: some tens of microseconds of the most expensive one.
     const PRECOMPILE_GAS: u64 = 100_000;
@@ -122,7 +122,7 @@ impl Meter {
     ///
     /// Returns the [`Stopped`] reason if the run must stop.
     pub fn check(&mut self) -> Result<(), Stopped> {
-        self.look();
+        self.poll();
         self.stopped.map_or(Ok(()), Err)
     }
 
@@ -146,8 +146,8 @@ impl Meter {
     }
 
     /// Bounds a run that has missed state. Its result is discarded; it continues only to find what else it will miss.
-    pub fn hurry(&mut self) {
-        self.strides_left = Some(self.strides_left.map_or(Self::FOR_NOTHING, |left| left.min(Self::FOR_NOTHING)));
+    pub fn bound_doomed_run(&mut self) {
+        self.strides_left = Some(self.strides_left.map_or(Self::DOOMED_STRIDES, |left| left.min(Self::DOOMED_STRIDES)));
         self.fuel = self.fuel.min(Self::STRIDE);
     }
 
@@ -218,7 +218,7 @@ impl Meter {
         if let Some(left) = &mut self.strides_left {
             *left = left.saturating_sub(strides - 1);
         }
-        self.look()
+        self.poll()
     }
 
     /// Returns why the run was stopped, or `None` if it was not.
@@ -228,7 +228,7 @@ impl Meter {
 
     /// Invokes the pause, unless the thread holds a [lock], then checks all bounds. Returns false if the run must stop.
     #[cold]
-    pub fn look(&mut self) -> bool {
+    pub fn poll(&mut self) -> bool {
         self.fuel = Self::STRIDE;
         self.spent.strides = self.spent.strides.saturating_add(1);
         PROGRESS.with(|progress| {
@@ -281,7 +281,7 @@ mod tests {
         let (mutex, shared) = (Mutex::new(1), RwLock::new(2));
         let pauses = |meter: &mut Meter| {
             let before = paused.load(SeqCst);
-            assert!(meter.look());
+            assert!(meter.poll());
             paused.load(SeqCst) - before
         };
         assert_eq!(pauses(&mut meter), 1);

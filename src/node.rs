@@ -1,12 +1,7 @@
 //! A running node: builds its state, starts its actors in order, and stops them in the opposite order.
 
-#[cfg(not(feature = "fleet"))]
-#[path = "node/alone.rs"]
-mod fleet;
-#[cfg(feature = "fleet")]
-mod fleet;
-
 mod banner;
+mod fleet;
 mod fork;
 mod live;
 mod memory;
@@ -15,14 +10,16 @@ mod ports;
 mod start;
 mod state_cache;
 mod supervisor;
+#[cfg(test)]
+mod tests;
 mod vitals;
 
-#[cfg(feature = "fleet")]
-pub use self::fleet::{PublishedChain, join};
+#[cfg(test)]
+pub use self::parts::wallet;
 pub use self::{
     banner::Banner,
     memory::configure_memory,
-    parts::{pool, wallet},
+    parts::pool,
     start::OwnChain,
     supervisor::{Watchdog, notify_ready, notify_stopping},
     vitals::{Vitals, VitalsError},
@@ -57,13 +54,14 @@ use crate::{
     clock::{Clock, SystemClock},
     config::{ApprovalPolicy, Config, StandardReceipts},
     engine::{Beginnings, ConsoleOutput, install_kzg_verifier, load_kzg_settings},
+    fleet::ServedRequests,
     ledger::{Snapshots, epoch},
     page,
-    pool::{DroppedTransaction, PoolDrops, TxOutbox},
+    pool::{DroppedTransaction, PoolDrops},
     rpc::{
-        Access, Backend, CLIENT_VERSION, Filters, ForwardedMethods, Front, FrontActor, HttpService, IoMemory,
-        IoThreads, PastStates, RequestLimits, RequestRunner, ServedFiles, ServerConfig, ShapeLimits, StateCompletion,
-        Stop, Subscriptions, SyncTimeouts, TESTING_VERSION, Waiters, Watches, announce, serve_metrics,
+        Access, Backend, CLIENT_VERSION, Dispatcher, Filters, FleetAnswers, ForwardedMethods, FrontActor, HttpService,
+        IoMemory, IoThreads, PastStates, RequestLimits, RequestRunner, ServedFiles, ServerConfig, ShapeLimits, Stop,
+        Subscriptions, SyncTimeouts, TESTING_VERSION, UpstreamGateway, Waiters, Watches, announce, serve_metrics,
     },
     scheduler::{Drain, Executor, ExecutorConfig, WorkerActor},
     source::{
@@ -196,7 +194,7 @@ impl Node {
                 Some(servers) => runtime
                     .block_on(async {
                         let genesis = live::genesis(&beside.upstream, &config).await;
-                        fleet::publish_live(beginning, servers, start, genesis).await
+                        fleet::publish(beginning, servers, start, genesis).await
                     })
                     .wrap_err_with(|| format!("--publish {servers}"))?,
             };
@@ -207,9 +205,6 @@ impl Node {
             let (start, stored) = runtime.block_on(fork::begin(endpoint, beginning, epoch))?;
             cache = stored;
             (start, None)
-        } else if let Some(servers) = &config.fleet.publish {
-            let runtime = talking.insert(talking_threads("presim-fleet")?);
-            (fleet::publish(beginning, servers, runtime)?, None)
         } else {
             (begin(beginning)?, None)
         };
@@ -226,12 +221,6 @@ impl Node {
             pairs: start.trading.map_or_else(Vec::new, |world| Market::of(world, &snapshots.newest().world).pairs),
             data_dir: config.data_dir.clone(),
         };
-        // The transactions of an upstream's chain are in the upstream's pool.
-        let membership = start.fleet.as_ref().filter(|_| start.remote.is_none());
-        let drops = PoolDrops::new(&metrics);
-        let outbox = membership.zip(talking.as_ref());
-        let outbox =
-            outbox.map(|(membership, runtime)| fleet::outbox(membership, runtime, drops.clone())).transpose()?;
         let contracts = info.contracts();
         let cache = cache.map(Arc::new);
         let parts = Parts {
@@ -243,8 +232,6 @@ impl Node {
             beside,
             cache,
             store,
-            outbox,
-            drops,
             keyed,
             access,
             metrics,
@@ -361,9 +348,6 @@ struct Parts {
     beside: Option<Arc<UpstreamParts>>,
     cache: Option<Arc<StateCache>>,
     store: Store,
-    /// The outbox of sent transactions for the other nodes of a fleet.
-    outbox: Option<Box<dyn TxOutbox>>,
-    drops: PoolDrops,
     /// The accounts of key files.
     keyed: Vec<PrivateKeySigner>,
     access: Arc<Access>,
@@ -386,27 +370,13 @@ struct Actors {
     /// The task that sends the wallet's transactions to the upstream.
     sender: Option<JoinHandle<()>>,
     /// The answering of requests of the fleet.
-    _served: Option<fleet::ServedRequests>,
+    _served: Option<ServedRequests>,
 }
 
 impl Actors {
     async fn start(parts: Parts) -> eyre::Result<Self> {
-        let Parts {
-            ports,
-            console,
-            config,
-            codes,
-            start,
-            beside,
-            cache,
-            store,
-            outbox,
-            drops,
-            keyed,
-            access,
-            metrics,
-            contracts,
-        } = parts;
+        let Parts { ports, console, config, codes, start, beside, cache, store, keyed, access, metrics, contracts } =
+            parts;
         let Start { spec, snapshots, source, sinks, testing, accounts, fleet: membership, remote, .. } = start;
         let (executor, workers) = Executor::prepare(
             ExecutorConfig {
@@ -451,8 +421,8 @@ impl Actors {
             tracing::warn!("presim does not execute {at}, which the chain has: look for a newer presim");
         }
         let lacks_rules = !spec.natives().is_empty();
-        let pool = parts::pool(&config, &spec, &snapshots, &store, outbox)?;
-        tokio::spawn(count_drops(pool.dropped(), drops));
+        let pool = parts::pool(&config, &spec, &snapshots, &store)?;
+        tokio::spawn(count_drops(pool.dropped(), PoolDrops::new(&metrics)));
         // The feed executes blocks, so it has a thread of its own that nothing else waits for.
         let feed_thread = Arbiter::new();
         let feed = {
@@ -530,7 +500,7 @@ impl Actors {
         }
         let remote = remote.map(|fetcher| {
             tokio::spawn(live::show_remote(&metrics, snapshots.clone()));
-            Arc::new(StateCompletion {
+            Arc::new(UpstreamGateway {
                 fetcher,
                 rounds: config.live.upstream_rounds as usize,
                 lacks_rules,
@@ -543,15 +513,16 @@ impl Actors {
                 ),
             })
         });
-        let leader = membership.as_ref().map(fleet::leader);
+        let leader = membership.as_ref().map(|membership| fleet::leader(membership, sends));
         let runner = RequestRunner::new(backend, executor.clone(), snapshots, waiters, remote, leader);
         let testing = if config.is_of_command { crate::rpc::Testing::Command } else { testing };
-        let front = Arc::new(Front::new(runner, watches, testing, contracts, &metrics));
+        let front = Arc::new(Dispatcher::new(runner, watches, testing, contracts, &metrics));
         let served = match &membership {
             None => None,
             Some(membership) => {
                 let (front, access, memory) = (front.clone(), access.clone(), memory.clone());
-                Some(fleet::serve(membership, &config, front, access, memory, server.clone(), sends).await?)
+                let answers = FleetAnswers::new(front, access, memory, server.clone());
+                Some(membership.serve(Arc::new(answers)).await?)
             }
         };
         let files = if config.no_page { ServedFiles::default() } else { page::files(access.needs_token()) };
@@ -641,8 +612,8 @@ fn show_sizes(
 async fn count_drops(mut dropped: broadcast::Receiver<DroppedTransaction>, drops: PoolDrops) {
     loop {
         match dropped.recv().await {
-            Ok(DroppedTransaction { hash, reason, here: true }) => drops.count(hash, reason, "it has left the pool"),
-            Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => {}
+            Ok(DroppedTransaction { hash, reason }) => drops.count(hash, reason),
+            Err(broadcast::error::RecvError::Lagged(_)) => {}
             Err(broadcast::error::RecvError::Closed) => return,
         }
     }

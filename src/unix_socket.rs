@@ -37,7 +37,6 @@ pub struct SocketFile {
 }
 
 /// The reason why a socket cannot be created. `setting` is the flag that chooses its path.
-#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
     /// The path is too long for the address of a socket.
@@ -103,11 +102,6 @@ impl BoundSocket {
         Err(SocketError::InUse { path, setting })
     }
 
-    /// Returns the path of the socket.
-    pub fn path(&self) -> &Path {
-        &self.file.path
-    }
-
     /// Returns the listener, registered with the current Tokio runtime, and the file.
     ///
     /// # Errors
@@ -119,13 +113,6 @@ impl BoundSocket {
             Ok(listener) => Ok((listener, file)),
             Err(cause) => Err(SocketError::System { path: file.path.clone(), problem: "cannot listen", cause }),
         }
-    }
-}
-
-impl SocketFile {
-    /// Returns the path of the socket.
-    pub fn path(&self) -> &Path {
-        &self.path
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{collections::HashMap, hint::black_box, process::Command};
 
 use alloy_primitives::{Address, TxKind};
-use presim::{
+use presim::testing::{
     chain::ChainSpec,
     engine::{BaseFeeRule, Call, CallRequest, Engine, SimBlock, Simulation, SimulationRules},
     ledger::Snapshot,
@@ -188,6 +188,6 @@ impl Worker {
         if *records {
             black_box(overlay.reads());
         }
-        overlay.rest();
+        overlay.shrink();
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use alloy_consensus::Header;
 use alloy_genesis::ChainConfig;
 use alloy_primitives::{Address, Bytes, U256, keccak256};
-use presim::{
+use presim::testing::{
     chain::{BlockBody, BlockHashes, ChainSpec, SealedBlock},
     ledger::{OpenBlock, Snapshot},
     state::{Account, AccountChange, Code, LocalWorld},

@@ -8,22 +8,24 @@ use std::{
 
 use alloy_eips::{Decodable2718, Encodable2718};
 use presim::{
-    chain::{ChainSpec, ChainTx},
-    clock::SystemClock,
-    config::Config,
-    fleet::{
-        replica::{Applier, LeaderClock, StreamReading},
-        servers::ArrivedPart,
+    Config,
+    testing::{
+        chain::{ChainSpec, ChainTx},
+        clock::SystemClock,
+        fleet::{
+            replica::{Applier, LeaderClock, StreamReading},
+            servers::ArrivedPart,
+        },
+        ledger::{Frame, LeaderTime, OpenBlock, Record, Snapshot, SnapshotId, Snapshots, Stamp, StreamMessage, frames},
+        node::{self, OwnChain},
+        publish::Change,
+        rpc::StartupReason,
+        source::sub_block::extend,
+        state::CodeCache,
+        store::Store,
+        telemetry::Metrics,
+        upstream::recover,
     },
-    ledger::{Frame, LeaderTime, OpenBlock, Record, Snapshot, SnapshotId, Snapshots, Stamp, StreamMessage, frames},
-    node::{self, OwnChain},
-    publish::Change,
-    rpc::StartupReason,
-    source::sub_block::extend,
-    state::CodeCache,
-    store::Store,
-    telemetry::Metrics,
-    upstream::recover,
 };
 
 use crate::{BUSY, Extent, at_most, percentiles};
@@ -38,7 +40,7 @@ pub fn applying(extent: Extent) {
     let chain = OwnChain::begin(&config, &codes, &store, &StartupReason::default(), clock).expect("a chain");
     let OwnChain { spec, snapshots, devnet, .. } = chain;
     let snapshots = Arc::new(snapshots);
-    let pool = node::pool(&config, &spec, &snapshots, &store, None).expect("a pool");
+    let pool = node::pool(&config, &spec, &snapshots, &store).expect("a pool");
     let mut devnet = devnet.expect("a devnet").devnet;
 
     let follows = snapshots.load().last;
@@ -71,7 +73,7 @@ pub fn applying(extent: Extent) {
         let began = Instant::now();
         for part in waiting.drain(..) {
             sequence += 1;
-            reading.arrive(sequence, Some(part), None).expect("the next part");
+            reading.arrive(sequence, Some(part)).expect("the next part");
         }
         replica.replace_all(reading.state().load());
         let elapsed = began.elapsed();

@@ -1,19 +1,18 @@
-//! A fleet on one machine: an ingester, replicas and `nats-server`, all on loopback. Each figure is printed with its goal.
+//! A fleet on one machine: a devnet as the upstream, with a stream of its sub-blocks; an ingester, replicas and `nats-server`, all on
+//! loopback. Each figure is printed with its goal.
 //!
 //! `cargo bench --bench fleet -- all` measures all figures at their whole extent:
 //!
-//! - `visible`: the time from the ingester's publishing of a sub-block of 100 swaps to its snapshot on a replica.
+//! - `visible`: the time from the ingester's publishing of a sub-block of 100 transfers to its snapshot on a replica.
 //! - `cost`: the time and the CPU that three replicas cost the ingester for each snapshot, and what each process uses.
 //! - `applying`: applying the messages of sub-blocks beside executing the sub-blocks, in process.
-//! - `joining`: the time in which a replica joins a chain of 1,000,000 accounts and 2,000,000 slots, and its memory.
-//! - `requests`: a replica's requests beside a single node's, on the bodies of `../shared/bench`.
+//! - `requests`: a replica's requests beside those of a node that follows the same upstream, on the bodies of `../shared/bench`.
 //! - `nats`: requests over NATS beside HTTP, on the same bodies.
 //!
 //! The names of figures select some of them. `small`, or no argument, runs a short version, whose figures mean little. Skips
 //! where `nats-server` is absent.
 
 mod applying;
-mod joining;
 mod publishing;
 mod requests;
 
@@ -27,15 +26,21 @@ mod server;
 #[path = "../../tests/suite/support.rs"]
 #[allow(dead_code, reason = "the suite uses the rest of it")]
 mod support;
+#[path = "../../tests/suite/upstream/mod.rs"]
+#[allow(dead_code, unused_imports, reason = "the suite uses the rest of it")]
+mod upstream;
 
 use std::{
     thread,
     time::{Duration, Instant},
 };
 
+use tokio::runtime::Runtime;
+
 use crate::{
     process::{NodeProcess, get},
     server::{NatsServer, program},
+    upstream::StreamedDevnet,
 };
 
 #[global_allocator]
@@ -43,18 +48,17 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// The name of the fleet.
 const FLEET: &str = "bench";
-/// A block of four sub-blocks has the gas for 100 swaps in each.
+/// 100 transfers in each of four sub-blocks.
 const BUSY: [&str; 4] = ["--traffic", "100", "--sub-blocks", "4"];
 const SUB_BLOCKS: usize = 4;
 
 /// A figure: measures and prints it.
 type Figure = fn(Extent);
 
-const FIGURES: [(&str, Figure); 6] = [
+const FIGURES: [(&str, Figure); 5] = [
     ("visible", publishing::visible),
     ("cost", publishing::cost),
     ("applying", applying::applying),
-    ("joining", joining::joining),
     ("requests", requests::beside_a_single_node),
     ("nats", requests::over_nats),
 ];
@@ -66,14 +70,12 @@ struct Extent {
     runs: usize,
     /// Sub-blocks in each.
     sub_blocks: usize,
-    /// Accounts of the chain that is joined. It has twice as many slots.
-    accounts: u64,
     /// The time of a turn of requests.
     turn: Duration,
 }
 
-const WHOLE: Extent = Extent { runs: 5, sub_blocks: 100, accounts: 1_000_000, turn: Duration::from_secs(2) };
-const SMALL: Extent = Extent { runs: 1, sub_blocks: 20, accounts: 10_000, turn: Duration::from_millis(300) };
+const WHOLE: Extent = Extent { runs: 5, sub_blocks: 100, turn: Duration::from_secs(2) };
+const SMALL: Extent = Extent { runs: 1, sub_blocks: 20, turn: Duration::from_millis(300) };
 
 fn main() {
     let asked: Vec<String> = std::env::args().skip(1).collect();
@@ -104,9 +106,31 @@ fn serve() -> NatsServer {
     NatsServer::start().expect("its program is there")
 }
 
-/// Starts a node that publishes to a server, in a process of its own.
-fn ingester(url: &str, flags: &[&str]) -> NodeProcess {
-    NodeProcess::start(&[&["--publish", url, "--fleet", FLEET], flags].concat())
+/// The chain that a fleet follows, and the threads of its stream.
+struct Chain {
+    devnet: StreamedDevnet,
+    _threads: Runtime,
+}
+
+impl Chain {
+    /// Starts a busy devnet.
+    fn busy() -> Self {
+        let threads = Runtime::new().expect("threads");
+        let devnet = threads.block_on(async { tokio::spawn(StreamedDevnet::start(&BUSY)).await }).expect("it starts");
+        Self { devnet, _threads: threads }
+    }
+
+    /// Returns the flags of a node that publishes the chain.
+    fn publishing(&self, url: &str) -> Vec<String> {
+        let fleet = ["--publish", url, "--fleet", FLEET].map(ToOwned::to_owned);
+        fleet.into_iter().chain(self.devnet.flags()).collect()
+    }
+}
+
+/// Starts a node with the flags of one that publishes, and more, in a process of its own.
+fn ingester(publishing: &[String], flags: &[&str]) -> NodeProcess {
+    let publishing: Vec<&str> = publishing.iter().map(String::as_str).collect();
+    NodeProcess::start(&[&publishing[..], flags].concat())
 }
 
 /// Starts a replica in a process of its own, and returns when it is ready.

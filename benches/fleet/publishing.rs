@@ -6,10 +6,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use presim::ledger::{SnapshotId, Snapshots};
+use presim::testing::ledger::{SnapshotId, Snapshots};
 
 use crate::{
-    BUSY, Extent, FLEET, SUB_BLOCKS, at_most, ingester, median, percentiles,
+    Chain, Extent, FLEET, SUB_BLOCKS, at_most, ingester, median, percentiles,
     process::{NodeProcess, cpu_of, free_address, publishing},
     replica, serve,
     server::NatsServer,
@@ -29,7 +29,10 @@ pub fn visible(extent: Extent) {
         let server = serve();
         let url = server.url();
         let flags = ["--log", "warn"];
-        let leader = TestNode::start(&[&["--publish", &url, "--fleet", FLEET], &BUSY[..], &flags].concat());
+        let chain = Chain::busy();
+        let publishing = chain.publishing(&url);
+        let publishing: Vec<&str> = publishing.iter().map(String::as_str).collect();
+        let leader = TestNode::start(&[&publishing[..], &flags].concat());
         let replica = TestNode::start(&[&["--follow", &url], &flags[..]].concat());
         let times = runtime.block_on(follow(leader.node.snapshots(), replica.node.snapshots(), extent.sub_blocks));
         let published = leader.node.snapshots().load();
@@ -40,7 +43,7 @@ pub fn visible(extent: Extent) {
         let part = |times: Vec<(bool, Duration)>| percentiles(times.into_iter().map(|(_, time)| time).collect());
         println!("  sub-blocks that end no block:");
         part(grown);
-        println!("  those that end a block, whose roots the replica checks:");
+        println!("  those that open a block on a canonical one, whose roots the replica checks:");
         part(opening);
         println!("  all:");
         worst.push(part(times));
@@ -101,7 +104,8 @@ pub fn cost(extent: Extent) {
     let server = serve();
     let url = server.url();
     let metrics = free_address();
-    let node = ingester(&url, &[&BUSY[..], &["--metrics", &metrics]].concat());
+    let chain = Chain::busy();
+    let node = ingester(&chain.publishing(&url), &["--metrics", &metrics]);
     wait(&metrics, FIRST);
     let (mut times, mut cpus) = (Vec::new(), Vec::new());
     let (mut alone, mut with, mut replicas_use) = (Vec::new(), Vec::new(), Vec::new());

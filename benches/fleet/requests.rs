@@ -21,8 +21,9 @@ const ROUNDS: usize = 5;
 /// Each request runs as a whole.
 const WHOLE_RUNS: [&str; 2] = ["--prefix-cache-mb", "0"];
 
-/// The flags of a static chain, and the bodies of the requests.
+/// A static chain, which is the upstream of all nodes, and the bodies of the requests.
 struct StaticWorld {
+    upstream: NodeProcess,
     genesis: String,
     bodies: Vec<String>,
 }
@@ -36,20 +37,30 @@ impl StaticWorld {
             return None;
         };
         let genesis = folder.join("genesis.json").to_str().expect("the path is UTF-8").to_owned();
-        Some(Self { genesis, bodies: bodies.lines().map(ToOwned::to_owned).collect() })
+        let upstream = NodeProcess::start(&["--genesis", &genesis, "--feed", "static"]);
+        Some(Self { upstream, genesis, bodies: bodies.lines().map(ToOwned::to_owned).collect() })
     }
 
-    fn flags(&self) -> Vec<&str> {
-        [&["--genesis", &self.genesis, "--feed", "static"], &WHOLE_RUNS[..]].concat()
+    /// Returns the flags of a node that follows the chain.
+    fn flags(&self) -> Vec<String> {
+        let upstream = format!("ws://{}", self.upstream.listen);
+        let flags = ["--upstream", &upstream, "--genesis", &self.genesis];
+        flags.iter().chain(&WHOLE_RUNS).map(ToString::to_string).collect()
+    }
+
+    /// Returns the flags of a node that publishes the chain.
+    fn publishing(&self, url: &str) -> Vec<String> {
+        let fleet = ["--publish", url, "--fleet", FLEET].map(ToOwned::to_owned);
+        fleet.into_iter().chain(self.flags()).collect()
     }
 }
 
-/// Compares a replica with a node of its own, whose chains stand still.
+/// Compares a replica with a node that follows the upstream itself. The chain stands still.
 pub fn beside_a_single_node(extent: Extent) {
     let Some(world) = StaticWorld::load() else { return };
     let server = serve();
-    let single = NodeProcess::start(&world.flags());
-    let _leader = ingester(&server.url(), &world.flags());
+    let single = ingester(&world.flags(), &[]);
+    let _leader = ingester(&world.publishing(&server.url()), &[]);
     let follower = replica(&server.url(), &WHOLE_RUNS);
     let runtime = runtime();
     let mut ratios = Vec::new();
@@ -71,7 +82,7 @@ pub fn beside_a_single_node(extent: Extent) {
 pub fn over_nats(extent: Extent) {
     let Some(world) = StaticWorld::load() else { return };
     let server = serve();
-    let _leader = ingester(&server.url(), &world.flags());
+    let _leader = ingester(&world.publishing(&server.url()), &[]);
     let follower = replica(&server.url(), &WHOLE_RUNS);
     let runtime = runtime();
     let mut ratios = Vec::new();

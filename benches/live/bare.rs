@@ -4,7 +4,7 @@ use alloy_consensus::transaction::Recovered;
 use alloy_eips::Decodable2718;
 use alloy_evm::{EvmEnv, FromRecoveredTx, precompiles::PrecompilesMap};
 use alloy_primitives::U256;
-use presim::{
+use presim::testing::{
     chain::{ChainTx, Fork, OpFork, OpTx},
     engine::{OpBlockFees, OpHandler, precompiles_of},
 };

@@ -11,7 +11,7 @@ use alloy_eips::eip4895::Withdrawals;
 use alloy_primitives::{Address, B256, Bytes, TxKind, U256};
 use alloy_signer::SignerSync;
 use alloy_sol_types::{SolCall, sol};
-use presim::{
+use presim::testing::{
     chain::{Attributes, BlockHashes, ChainSpec, ChainTx, ForkTime, genesis_block, set_forks},
     engine::{open_block, seal},
     ledger::Snapshot,

@@ -4,7 +4,7 @@
 use std::hint::black_box;
 
 use alloy_eips::{eip4895::Withdrawals, eip7928::compute_block_access_list_hash};
-use presim::{
+use presim::testing::{
     chain::receipts_root_and_bloom,
     engine::execute_block,
     state::{RemoteSettings, RemoteState, World, listed_changes},

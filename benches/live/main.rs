@@ -51,7 +51,7 @@ use std::{
 use alloy_consensus::{SignableTransaction, TxEip1559, TxEnvelope};
 use alloy_primitives::{Address, B256, TxKind};
 use alloy_signer::SignerSync;
-use presim::{
+use presim::testing::{
     chain::{ChainTx, L1_BLOCK},
     ledger::FeedProblem,
     source::devnet::world::dev_signers,
@@ -394,7 +394,7 @@ async fn canonical(stage: &LiveStage, number: u64) {
     reaches(stage, "the block is canonical", |snapshots| snapshots.head().number() == number).await;
 }
 
-async fn reaches(stage: &LiveStage, what: &str, is_so: impl Fn(&presim::ledger::Chain) -> bool) {
+async fn reaches(stage: &LiveStage, what: &str, is_so: impl Fn(&presim::testing::ledger::Chain) -> bool) {
     let snapshots = stage.node.node.snapshots();
     let mut changes = snapshots.changes();
     let wait = async {

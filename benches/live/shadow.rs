@@ -3,7 +3,7 @@
 use std::hint::black_box;
 
 use alloy_eips::eip4895::Withdrawals;
-use presim::{
+use presim::testing::{
     engine::{ShadowedTx, SimulationError, execute_block, shadow_block},
     ledger::{Block, Included},
     state::Overlay,

@@ -19,7 +19,7 @@ use alloy_eips::eip2718::Decodable2718;
 use alloy_evm::FromTxWithEncoded;
 use alloy_genesis::{Genesis, GenesisAccount};
 use alloy_primitives::{Address, Log, keccak256};
-use presim::{
+use presim::testing::{
     chain::{BlockHashes, ChainSpec, ChainTx},
     engine::{BlockProgress, ChainExecutor, FamilyEvm, OpStack, RunEvm, RunPrecompiles},
     state::{CodeCache, LocalWorld, Overlay, World},
@@ -151,7 +151,7 @@ fn execute(case: &Case, fork: &str, world: &World) -> Result<Outcome, String> {
     let mut evm = RunEvm::<OpStack>::new(&mut alone, env, precompiles);
     let result =
         evm.commit_signed(FromTxWithEncoded::from_encoded_tx(tx.inner(), case.sender, case.tx.clone()), |_, _| ());
-    let post = case.diff(changes(evm.rest()));
+    let post = case.diff(changes(evm.finish()));
 
     let result = match (in_block, result) {
         (Err(_), Err(EVMError::Transaction(error))) => return Ok(Outcome::Rejected(class(&error))),

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use alloy_consensus::{Header, TxReceipt, proofs::calculate_receipt_root, transaction::Recovered};
 use alloy_eips::eip2718::Decodable2718;
 use alloy_primitives::{Bloom, keccak256};
-use presim::{
+use presim::testing::{
     chain::{BlockHashes, ChainReceipt, ChainTx, GasRefunds, InvalidPostExec},
     engine::ChainExecutor,
     state::Overlay,

@@ -6,7 +6,7 @@ use alloy_eips::{
 };
 use alloy_evm::EvmEnv;
 use alloy_primitives::{Address, B256, Bytes};
-use presim::{
+use presim::testing::{
     engine::{AccountOverride, Call, CallFees, SimCall, SimulatedBlock, Simulation, StorageOverride, lift_checks},
     rpc::{dialect::PRESIM, parse_simulation},
     state::Overlay,

@@ -14,7 +14,7 @@ use std::{
 };
 
 use alloy_genesis::Genesis;
-use presim::{
+use presim::testing::{
     chain::{BlockHashes, ChainSpec, genesis_block},
     engine::{BaseFeeRule, Beginnings, Engine, Simulated, Simulation, SimulationError, SimulationRules},
     ledger::{Chain, FeedState, Retention, Snapshot, Snapshots},
@@ -140,7 +140,7 @@ impl BodiesChain {
             client_version: CLIENT_VERSION,
             // Off, so that each run is measured whole.
             beginnings: Beginnings::new(0, &metrics),
-            impersonated: presim::wallet::Impersonated::new(0, false),
+            impersonated: presim::testing::wallet::Impersonated::new(0, false),
             pool,
             wallet: Arc::new(wallet),
             console: None,
@@ -155,7 +155,7 @@ impl BodiesChain {
                 max_batch: 10,
                 max_log_blocks: 1,
                 max_logs: 1,
-                late: presim::ledger::LateBounds { wait: Duration::ZERO, bytes: 0 },
+                late: presim::testing::ledger::LateBounds { wait: Duration::ZERO, bytes: 0 },
                 max_trace: 1,
                 sync: SyncTimeouts { usual: Duration::ZERO, most: Duration::ZERO },
             },
@@ -207,7 +207,7 @@ impl BodiesChain {
             meter: meter(),
             out: std::mem::take(out),
             by: ExecutedBy::Node,
-            commit: Commit::done().into(),
+            commit: Commit::done(),
         };
         handler(&self.backend, &mut run).expect("an answer");
         *out = black_box(run.out);

@@ -12,9 +12,8 @@ use std::{
 };
 
 use presim::{
-    config::Config,
-    node::{Node, configure_memory},
-    telemetry::PUBLISH_SECONDS,
+    Config, Node,
+    testing::{node::configure_memory, telemetry::PUBLISH_SECONDS},
 };
 
 /// The argument that makes this program a node. The node's own follow.

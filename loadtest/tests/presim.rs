@@ -8,7 +8,7 @@ use std::{
     process::{Command, Output},
 };
 
-use presim::{config::Config, node::Node};
+use presim::{Config, Node};
 use serde_json::{Value, json};
 use support::binary;
 use tempfile::TempDir;

@@ -1,12 +1,12 @@
 //! `cargo run --release -p profiles -- WORKLOAD`: records presim under load, and shows where its time goes.
 //!
 //! Builds presim, starts it as a devnet on the genesis of the workloads, loads it with the bodies of one, or of a class of `loadtest bodies`,
-//! samples it with perf, and writes a flame graph (`WORKLOAD.svg`) and a table (`WORKLOAD.md`): CPU time by room and by symbol.
+//! samples it with perf, and writes a flame graph (`WORKLOAD.svg`) and a table (`WORKLOAD.md`): CPU time by part and by symbol.
 
 mod load;
 mod node;
+mod parts;
 mod perf;
-mod rooms;
 mod table;
 
 use std::{

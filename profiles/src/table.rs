@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, fmt::Write, time::Duration};
 
 use crate::{
+    parts::part,
     perf::{RATE, Stack},
-    rooms::room,
 };
 
 /// The facts about a recording.
@@ -31,7 +31,7 @@ const CALLERS: usize = 3;
 /// The length at which a name is cut.
 const NAME: usize = 110;
 
-/// Returns the tables of `stacks` by room and by symbol.
+/// Returns the tables of `stacks` by part and by symbol.
 pub fn render(facts: &Facts<'_>, stacks: &[Stack]) -> String {
     let Facts { workload, tag, connections, time, rate, recorded_rate } = facts;
     let total: u64 = stacks.iter().map(|stack| stack.count).sum();
@@ -41,12 +41,12 @@ pub fn render(facts: &Facts<'_>, stacks: &[Stack]) -> String {
     let mut text = format!(
         "# {workload} at `{tag}`\n\n{rate:.0} requests a second on {connections} connections; {recorded_rate:.0} while perf recorded. \
          {total} samples in {} s: {:.2} CPUs busy, {request:.1} µs of CPU time a request.\n\n\
-         | room | share | µs a request |\n|---|---:|---:|\n",
+         | part | share | µs a request |\n|---|---:|---:|\n",
         time.as_secs(),
         cpu / time.as_secs_f64(),
     );
-    for (room, count) in sums(stacks.iter().map(|stack| (room(stack), stack.count))) {
-        let _ = writeln!(text, "| {room} | {:.1} % | {:.2} |", 100.0 * share(count), request * share(count));
+    for (name, count) in sums(stacks.iter().map(|stack| (part(stack), stack.count))) {
+        let _ = writeln!(text, "| {name} | {:.1} % | {:.2} |", 100.0 * share(count), request * share(count));
     }
     text.push_str("\n| symbol, its own time | share | µs a request | called by |\n|---|---:|---:|---|\n");
     let symbols = sums(stacks.iter().map(|stack| (stack.innermost(), stack.count)));

@@ -18,7 +18,6 @@ const MAX_FILES: usize = 20_000;
 const MAX_BYTES: u64 = 64 << 20;
 
 /// The reason why ABI files cannot be read.
-#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Debug, thiserror::Error)]
 pub enum AbiFileError {
     /// The system cannot read a file or a folder.

@@ -11,8 +11,6 @@ mod text;
 
 pub use self::{
     console::{CONSOLE, console_line},
-    files::AbiFileError,
-    item::read_item,
     short::{head_words, is_short},
     text::{hinted, value_text},
 };

@@ -31,11 +31,6 @@ impl AppendTrie {
         self.len
     }
 
-    /// Returns whether there are no items.
-    pub const fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
     /// Appends an item.
     pub fn push(&mut self, item: Bytes) {
         if self.len == 0 {

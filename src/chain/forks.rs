@@ -188,7 +188,6 @@ impl ForkName {
 }
 
 /// The reason why a genesis `config` cannot be used.
-#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Debug, thiserror::Error)]
 pub enum ChainSpecError {
     /// A field of the OP stack is malformed.

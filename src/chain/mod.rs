@@ -46,5 +46,4 @@ pub use ordered::ordered_roots;
 pub use receipt::{ChainReceipt, ChainReceiptBuilder, DepositReceiptFields};
 pub use spec::{ChainSpec, Fork, LiftedRules};
 pub use trading::TradingWorld;
-pub use tx::{ChainTx, ChainTxType, initial_gas, initial_gas_terms};
-pub use under::UnknownFork;
+pub use tx::{ChainTx, initial_gas, initial_gas_terms};

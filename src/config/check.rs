@@ -42,7 +42,7 @@ impl Config {
             needs("--chain", "--genesis", "the file of the genesis that its blocks build on")
         } else if let Some(history) = self.keep_history.filter(|history| *history < keep_blocks.into()) {
             format!(
-                "--keep-history {history}: a block whose state is kept is kept as a whole: expected at least --keep-blocks ({keep_blocks}), or that one lower"
+                "--keep-history {history}: expected at least --keep-blocks ({keep_blocks}); raise it, or lower --keep-blocks"
             )
         } else if self.feed == Some(FeedName::Static) && self.genesis.is_none() {
             let text = "the built-in devnet has nothing to show when it stands still";
@@ -121,13 +121,13 @@ impl Config {
         Some(if !is_followed && live.flashblocks.is_some() {
             let why = "the node that has the state which they build on, and the blocks that they become";
             needs("--flashblocks", "--upstream", why)
-        } else if !is_followed
-            && live.verify_proofs
-            && self.fleet.follow.is_none()
-            && self.test_chain.fork_url.is_none()
-        {
-            let why = "the state of a chain that presim has itself needs no proofs";
-            needs("--verify-proofs", "--upstream or --follow", why)
+        } else if !is_followed && live.verify_proofs && self.test_chain.fork_url.is_none() {
+            let why = if self.fleet.follow.is_some() {
+                "the leader gives a replica no proofs"
+            } else {
+                "the state of a chain that presim has itself needs no proofs"
+            };
+            needs("--verify-proofs", "--upstream", why)
         } else if !is_followed {
             return None;
         } else if keep_blocks <= ahead {
@@ -155,8 +155,9 @@ impl Config {
         ];
         Some(if let Some(problem) = fleet.problem() {
             problem
-        } else if fleet.publish.is_some() && self.testing {
-            conflict("--publish", "--testing", "a chain that tests change is not published")
+        } else if fleet.publish.is_some() && self.live.upstream.is_none() {
+            let why = "a fleet follows an upstream, and a chain that presim builds itself runs on one machine";
+            needs("--publish", "--upstream", why)
         } else if fleet.publish.is_some() && self.keep_blocks < 2 {
             needs("--publish", "--keep-blocks of at least 2", "a block that the stream has not taken is taken back")
         } else if fleet.follow.is_none() {
@@ -207,8 +208,6 @@ impl FleetConfig {
             conflict("--publish", "--follow", "a node makes the snapshots of a fleet or follows them")
         } else if self.publish_anew && self.publish.is_none() {
             needs("--publish-anew", "--publish", "the servers whose stream begins anew")
-        } else if self.take_wallet && self.publish.is_none() {
-            needs("--take-wallet", "--publish", "a replica has no wallet")
         } else if let Some((flag, _)) = needs_server.iter().find(|(_, given)| *given && !has_server) {
             needs(flag, "--publish or --follow", "the servers that it is about")
         } else if self.nats_cert.is_some() != self.nats_key.is_some() {

@@ -13,8 +13,8 @@ use crate::{
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Fleet")]
 pub struct FleetConfig {
-    /// Publish everything that this node publishes to the NATS servers at these URLs (nats, tls; separated by commas), for
-    /// the nodes with --follow. Of several such nodes one leads, and another takes over when it fails. Put secrets into
+    /// Publish the snapshots of this node to the NATS servers at these URLs (nats, tls; separated by commas), for the nodes with
+    /// --follow. Of several such nodes one leads, and another takes over when it fails. Needs --upstream. Put secrets into
     /// `PRESIM_PUBLISH` or the file of --config.
     #[arg(long, env = "PRESIM_PUBLISH", hide_env_values = true, value_name = "URLS", value_parser = SecretParser(parse_servers))]
     pub publish: Option<Servers>,
@@ -29,15 +29,11 @@ pub struct FleetConfig {
     /// Delete the fleet's stream, and begin anew with the chain of this node. Needs --publish.
     #[arg(long, env = "PRESIM_PUBLISH_ANEW")]
     pub publish_anew: bool,
-    /// Take the wallet of the fleet to this node. Only where the data directory that has it is lost: the ids of its batches
-    /// are free again. Needs --publish.
-    #[arg(long, env = "PRESIM_TAKE_WALLET")]
-    pub take_wallet: bool,
     /// Servers of the NATS cluster that keep each message. A stream that exists keeps its number.
     #[arg(long, env = "PRESIM_PUBLISH_COPIES", value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=5))]
     pub publish_copies: u8,
     /// Megabytes of the fleet's stream, past which its oldest messages are deleted. A new image is written before they are
-    /// needed. Sent transactions have a quarter more.
+    /// needed.
     #[arg(long, env = "PRESIM_PUBLISH_MB", value_name = "MB", default_value_t = 1_024, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     pub publish_mb: u32,
     /// Messages after an image, past which the leader writes a new one, so that a node that joins does not replay more.
@@ -50,12 +46,8 @@ pub struct FleetConfig {
     /// (-32000).
     #[arg(long, env = "PRESIM_MAX_CATCH_UP_MS", value_name = "MS", default_value_t = 50, value_parser = clap::value_parser!(u64).range(0..=60_000))]
     pub max_catch_up_ms: u64,
-    /// Requests of other nodes for the wallet that are remembered for 30 s, so that none is answered twice. More are rejected
-    /// (-32005).
-    #[arg(long, env = "PRESIM_WALLET_FORWARDED", value_name = "N", default_value_t = 65_536, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=16_777_216))]
-    pub wallet_forwarded: usize,
-    /// Milliseconds since the last moment of which a node that follows can prove that it shows all that its leader had then, from
-    /// which its feed is `lagging` and it is not ready.
+    /// Maximum proven lag behind the leader, in milliseconds. Beyond it the feed of a node that follows is `lagging`,
+    /// and the node is not ready.
     #[arg(long, env = "PRESIM_LAGGING_AFTER_MS", value_name = "MS", default_value_t = 500, value_parser = clap::value_parser!(u64).range(150..=60_000))]
     pub lagging_after_ms: u64,
     /// File with the credentials of NATS: a JWT and the seed of its nkey, as `nsc` writes it.

@@ -91,14 +91,14 @@ pub struct LiveConfig {
     /// Blocks behind the one that is being executed whose state is fetched in advance, while that one waits for state.
     #[arg(long, env = "PRESIM_UPSTREAM_LOOKAHEAD", value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u32).range(0..=64))]
     pub upstream_lookahead: u32,
-    /// Milliseconds for which an upstream may not have yet what it has announced: a block, or the receipts of one that is not
-    /// executed here, for whose logs those of later blocks wait. `/health` names such blocks.
+    /// Milliseconds for which an announced block, or the receipts of one that is not executed here, may be missing at
+    /// the upstream. Until then the logs of later blocks wait for its logs. `/health` names such blocks.
     #[arg(long, env = "PRESIM_UPSTREAM_LATE_MS", value_name = "MS", default_value_t = 30_000, value_parser = clap::value_parser!(u64).range(0..=3_600_000))]
     pub upstream_late_ms: u64,
     /// Megabytes of logs of later blocks that wait for the logs of a block whose receipts the upstream does not have yet.
     #[arg(long, env = "PRESIM_UPSTREAM_LATE_MB", value_name = "MB", default_value_t = 64, value_parser = clap::value_parser!(u32).range(0..=1 << 20))]
     pub upstream_late_mb: u32,
-    /// Seconds between two questions for the upstream's forks (`eth_config`), until it has one that presim does not know.
+    /// Seconds between two polls of the upstream's `eth_config`. Polling stops at a fork that presim does not know.
     #[arg(long, env = "PRESIM_UPSTREAM_FORKS_S", value_name = "S", default_value_t = 3_600, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub upstream_forks_s: u32,
     /// Methods that presim does not have and that go to the upstream, separated by commas; a name may end in `*`. List reads

@@ -49,7 +49,7 @@ impl Engine<'_> {
         let base_fee = env.block_env.basefee;
         let mut evm = RunEvm::<F>::new(self.overlay, env, precompiles);
         let ran = if keeps { evm.commit(tx) } else { evm.run(tx) };
-        evm.rest();
+        evm.finish();
         ran.map_err(|error| explain(error, &request.call, base_fee, self.overlay))
     }
 

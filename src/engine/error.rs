@@ -11,7 +11,6 @@ use super::request::{Call, CallIndex};
 use crate::{meter::Stopped, state::Overlay};
 
 /// The reason why a request cannot be simulated. Balances and fees are in wei, times in seconds, sizes and traces in bytes.
-#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Debug, thiserror::Error)]
 pub enum SimulationError {
     /// -38010: the call's nonce is below the sender's.

@@ -150,7 +150,7 @@ impl<F: FamilyEvm> Search<'_, F> {
         let tx = TxEnv { gas_limit: gas, ..tx };
         let mut evm = RunEvm::<F>::new(self.overlay, env, precompiles);
         let ran = evm.run(tx);
-        evm.rest();
+        evm.finish();
         match ran {
             // The run's changes are discarded, so the next run starts from the overrides alone.
             Ok(ran) => {

@@ -30,7 +30,7 @@ mod transfers;
 
 pub use access_list::Accessed;
 pub use beginnings::Beginnings;
-pub use block_executor::{BlockProgress, BlockResult, ChainExecutor};
+pub use block_executor::{BlockProgress, ChainExecutor};
 pub use block_run::{
     Applied, BlockEnd, BlockPart, BlockRun, InvalidTransaction, check_executable, execute_block, extend, look_ahead,
     next_header, open_block, open_block_with, seal, withdrawals_root,
@@ -40,7 +40,7 @@ pub use call::lift_checks;
 pub use console::ConsoleOutput;
 pub use error::{HaltText, RunError, SimulationError, frame_error, revert_reason};
 pub use estimate::Estimate;
-pub use evm::{Ethereum, FamilyEvm, OpBlockFees, OpContext, OpHandler, OpStack, RunEvm};
+pub use evm::{Ethereum, FamilyEvm, OpBlockFees, OpHandler, OpStack, RunEvm};
 pub use fees::market_tx;
 pub use kzg::{install_kzg_verifier, kzg_settings, load_kzg_settings};
 pub use precompiles::{RunPrecompiles, precompiles_of};
@@ -50,16 +50,14 @@ pub use request::{
     Outputs, RequiredEnd, SimBlock, SimCall, Simulation, SimulationRules, StateOverrides, StorageOverride,
 };
 pub use search::{Aim, BundleSearch, SearchedValues, ValueList, Variant, VariantEnd, VariedPart, VariedTarget, golden};
-pub use shadow::{
-    Cause, Difference, DifferentParts, DivergentStep, ShadowedTx, StepKind, StepPlace, op_name, shadow_block,
-};
+pub use shadow::{Difference, DifferentParts, DivergentStep, ShadowedTx, StepKind, StepPlace, op_name, shadow_block};
 pub use simulate::{
     AccountDiff, Asset, Beginning, BlockContext, BlockListing, CallOutcome, CallResult, CoinbaseIncome, ContextChange,
     NetChange, Simulated, SimulatedBlock, SimulatedTx, TokenInfo, ValueChange,
 };
-pub use steps::{StepOptions, StepSlot, Steps, TraceStep, VmSteps};
-pub use trace::{ParityOptions, ParityTrace, Trace, TraceBudget, TracedGas, Tracer};
-pub use transfers::{NumberedLog, Transfer};
+pub use steps::{StepOptions, Steps, TraceStep};
+pub use trace::{ParityOptions, ParityTrace, Trace, TracedGas, Tracer};
+pub use transfers::NumberedLog;
 
 use crate::{
     chain::ChainSpec,

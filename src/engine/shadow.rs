@@ -107,7 +107,7 @@ impl<F: FamilyEvm> Rules<'_, F> {
     fn transact(&self, setup: TxSetup<F>, overlay: &mut Overlay) -> Result<ResultAndState, EVMError<Infallible>> {
         let mut evm = RunEvm::<F>::new(overlay, setup.env, setup.precompiles);
         let ran = evm.transact_raw(setup.tx);
-        evm.rest();
+        evm.finish();
         ran
     }
 }

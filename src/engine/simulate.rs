@@ -118,7 +118,7 @@ impl Engine<'_> {
         let precompiles = RunPrecompiles::of(self.spec, env.cfg_env.spec);
         let mut evm = RunEvm::<F>::new(self.overlay, env, precompiles);
         let info = token_info(token, &mut evm);
-        evm.rest();
+        evm.finish();
         info
     }
 
@@ -168,7 +168,7 @@ impl Engine<'_> {
         };
         let ran = simulator.blocks(plan, until);
         let Simulator { evm, state, .. } = simulator;
-        let overlay = evm.rest();
+        let overlay = evm.finish();
         // The causes of an error are read, too.
         if !matches!(ran, Ok(BlockEnd::Paused)) {
             overlay.note_block(state.reads.fields);

@@ -21,7 +21,7 @@ pub struct Settings {
     pub key: Option<PathBuf>,
     /// The number of servers that keep each message. A stream that exists keeps its number.
     pub copies: usize,
-    /// Maximum length of the stream in bytes. The stream of sent transactions has a quarter more.
+    /// Maximum length of the stream in bytes.
     pub stream_bytes: u64,
 }
 
@@ -36,10 +36,8 @@ pub struct JoiningSettings {
     pub listen: SocketAddr,
     /// Whether the fleet begins anew with the node's chain.
     pub anew: bool,
-    /// Whether the node takes the fleet's wallet.
-    pub take_wallet: bool,
-    /// Whether the node is to check values of an upstream by their proofs.
-    pub verify_proofs: bool,
+    /// Whether the node has a wallet, whose place the fleet is to know.
+    pub has_wallet: bool,
     /// The messages after an image, past which a new one is written.
     pub image_every: u64,
     /// The time for which an image stays after a newer one is complete.

@@ -11,9 +11,9 @@ use tokio::{task::JoinSet, time::Instant};
 use super::servers::{FleetLink, subject};
 use crate::{
     ledger::{Snapshots, codec},
-    state::{CodeCache, FetchError, Fetched, Held, Miss, Missed, RemoteImage, RemoteView, StateSource},
+    state::{CodeCache, FetchError, Held, Miss, Missed, RemoteImage, RemoteView, StateSource},
     store::encode,
-    upstream::{Fetcher, ProvenState},
+    upstream::Fetcher,
 };
 
 /// The most pieces of state in one question.
@@ -41,8 +41,6 @@ struct StateQuestion {
     accounts: Vec<Address>,
     slots: Vec<WantedSlot>,
     hashes: Vec<u64>,
-    /// Whether the accounts and slots have to come with their proofs.
-    proves: bool,
 }
 
 #[derive(RlpEncodable, RlpDecodable)]
@@ -56,9 +54,7 @@ struct WantedSlot {
 struct StateReply {
     kind: u8,
     problem: String,
-    /// The state; if it comes with proofs, the hashes of blocks alone.
     state: Vec<RemoteImage>,
-    proven: Vec<ProvenState>,
 }
 
 const KNOWN: u8 = 0;
@@ -67,12 +63,12 @@ const FAILED: u8 = 2;
 
 impl StateReply {
     const fn without_state(kind: u8, problem: String) -> Self {
-        Self { kind, problem, state: Vec::new(), proven: Vec::new() }
+        Self { kind, problem, state: Vec::new() }
     }
 }
 
 impl StateQuestion {
-    fn of(view: &RemoteView, misses: &[Miss], proves: bool) -> Self {
+    fn of(view: &RemoteView, misses: &[Miss]) -> Self {
         let (mut accounts, mut slots, mut hashes) = (Vec::new(), Vec::new(), Vec::new());
         for miss in misses {
             match *miss {
@@ -81,7 +77,7 @@ impl StateQuestion {
                 Miss::BlockHash(number) => hashes.push(number),
             }
         }
-        Self { number: view.number(), hash: view.hash(), accounts, slots, hashes, proves }
+        Self { number: view.number(), hash: view.hash(), accounts, slots, hashes }
     }
 
     fn misses(&self) -> impl Iterator<Item = Miss> {
@@ -106,24 +102,14 @@ impl FleetState {
         Self { link, codes, is_patient: !has_other }
     }
 
-    async fn fetch_all(
-        &self,
-        view: &RemoteView,
-        misses: &[Miss],
-        proves: bool,
-        deadline: Instant,
-    ) -> Result<Held, FetchError> {
+    async fn fetch_all(&self, view: &RemoteView, misses: &[Miss], deadline: Instant) -> Result<Held, FetchError> {
         let mut held = Held::default();
         for some in misses.chunks(MAX_PIECES) {
             let mut rest = some.to_vec();
             while !rest.is_empty() {
-                let StateReply { state, proven, .. } = self.ask(view, &rest, proves, deadline).await?;
-                if proves {
-                    held.extend(view.insert_held(checked(view, &rest, &state, &proven, &self.codes)?));
-                } else {
-                    let known = state.into_iter().filter(|known| known.is_of(view));
-                    held.extend(view.insert_held(known.flat_map(|known| known.into_values(&self.codes))));
-                }
+                let StateReply { state, .. } = self.ask(view, &rest, deadline).await?;
+                let known = state.into_iter().filter(|known| known.is_of(view));
+                held.extend(view.insert_held(known.flat_map(|known| known.into_values(&self.codes))));
                 let before = rest.len();
                 rest.retain(|miss| !view.knows(miss));
                 // An answer has as much as a message can, so the rest is asked for.
@@ -135,14 +121,8 @@ impl FleetState {
         Ok(held)
     }
 
-    async fn ask(
-        &self,
-        view: &RemoteView,
-        misses: &[Miss],
-        proves: bool,
-        deadline: Instant,
-    ) -> Result<StateReply, FetchError> {
-        let question = codec::write(&StateQuestion::of(view, misses, proves));
+    async fn ask(&self, view: &RemoteView, misses: &[Miss], deadline: Instant) -> Result<StateReply, FetchError> {
+        let question = codec::write(&StateQuestion::of(view, misses));
         let most = self.link.client.server_info().max_payload.max(MAX_REPLY_BYTES);
         let unread = |problem| fleet_error(format!("the leader's answer cannot be read: {problem}"));
         let mut looks = 0;
@@ -182,10 +162,9 @@ impl StateSource for FleetState {
         &'a self,
         view: &'a RemoteView,
         missed: &'a [Miss],
-        proves: bool,
         deadline: Instant,
     ) -> BoxFuture<'a, Result<Held, FetchError>> {
-        self.fetch_all(view, missed, proves, deadline).boxed()
+        self.fetch_all(view, missed, deadline).boxed()
     }
 }
 
@@ -194,43 +173,22 @@ fn fleet_error(problem: String) -> FetchError {
     FetchError::Unavailable(format!("the state cannot be had from the fleet: {problem}"))
 }
 
-/// Returns the values of an answer whose proofs check, and the hashes of blocks that were asked for.
-fn checked(
-    view: &RemoteView,
-    asked: &[Miss],
-    state: &[RemoteImage],
-    proven: &[ProvenState],
-    codes: &CodeCache,
-) -> Result<Vec<Fetched>, FetchError> {
-    let hashes = state.iter().flat_map(|known| &known.hashes);
-    let hashes = hashes.filter(|known| asked.contains(&Miss::BlockHash(known.number)));
-    let mut values: Vec<Fetched> =
-        hashes.map(|known| Fetched::BlockHash { number: known.number, hash: known.hash }).collect();
-    for proven in proven {
-        values.extend(proven.check(view.hash(), codes).map_err(|problem| {
-            let (number, hash) = (view.number(), view.hash());
-            fleet_error(format!("the leader's state of block {number} ({hash}) is rejected: {problem}"))
-        })?);
-    }
-    Ok(values)
-}
-
 /// Answers questions for state while this node leads, until the returned task is dropped. The blocks are those of `chains`: what is
 /// shown here and in the fleet, and what was executed beyond. What their caches do not have, `fetcher` fetches, once however
-/// many nodes ask. Proofs are fetched once, too.
+/// many nodes ask.
 #[must_use]
 pub fn serve(link: FleetLink, fetcher: Arc<Fetcher>, chains: [Arc<Snapshots>; 2]) -> JoinSet<()> {
-    let (runtime, proving) = (fetcher.runtime().clone(), fetcher.proving());
+    let runtime = fetcher.runtime().clone();
     let answering = async move {
         loop {
             match link.client.subscribe(subject(link.names.state())).await {
                 Ok(questions) => {
                     let answer = |message: async_nats::Message| {
-                        let (link, fetchers, chains) = (&link, (&fetcher, &proving), &chains);
+                        let (link, fetcher, chains) = (&link, &fetcher, &chains);
                         async move {
                             let Some(reply) = message.reply else { return };
                             let most = link.client.server_info().max_payload;
-                            let answer = reply_to(&message.payload, fetchers, chains, most).await;
+                            let answer = reply_to(&message.payload, fetcher, chains, most).await;
                             let _ = link.client.publish(reply, answer.into()).await;
                         }
                     };
@@ -246,13 +204,10 @@ pub fn serve(link: FleetLink, fetcher: Arc<Fetcher>, chains: [Arc<Snapshots>; 2]
     tasks
 }
 
-/// The fetchers of values, and of their proofs.
-type Fetchers<'a> = (&'a Arc<Fetcher>, &'a Arc<Fetcher>);
-
 /// Returns the answer to a question, in at most `most` bytes.
-async fn reply_to(payload: &[u8], fetchers: Fetchers<'_>, chains: &[Arc<Snapshots>], most: usize) -> Vec<u8> {
+async fn reply_to(payload: &[u8], fetcher: &Arc<Fetcher>, chains: &[Arc<Snapshots>], most: usize) -> Vec<u8> {
     let reply = match codec::read::<StateQuestion>(payload, MAX_QUESTION_BYTES) {
-        Ok(question) => known(&question, fetchers, chains, most).await.unwrap_or_else(|error| match error {
+        Ok(question) => known(&question, fetcher, chains, most).await.unwrap_or_else(|error| match error {
             FetchError::Abandoned { .. } | FetchError::NotKept { .. } => {
                 StateReply::without_state(NOT_KEPT, String::new())
             }
@@ -265,7 +220,7 @@ async fn reply_to(payload: &[u8], fetchers: Fetchers<'_>, chains: &[Arc<Snapshot
 
 async fn known(
     question: &StateQuestion,
-    (values, proofs): Fetchers<'_>,
+    fetcher: &Arc<Fetcher>,
     chains: &[Arc<Snapshots>],
     most: usize,
 ) -> Result<StateReply, FetchError> {
@@ -273,20 +228,15 @@ async fn known(
     let view = chains.iter().find_map(|chain| view_of(chain, number, hash));
     let view = view.ok_or(FetchError::NotKept { number, hash })?;
     let wanted: Vec<Miss> = question.misses().take(MAX_PIECES).collect();
-    let fetcher = if question.proves { proofs } else { values };
     let deadline = Instant::now() + UPSTREAM_TIMEOUT;
-    let missed = Missed::at(&view, wanted.iter().copied().filter(|miss| !fetcher.has(&view, miss)));
+    let missed = Missed::at(&view, wanted.iter().copied().filter(|miss| !view.knows(miss)));
     let _held = if missed.is_empty() { Held::default() } else { fetcher.fetch(&missed, None, deadline).await? };
-    // Codes and proofs are the large parts, and the first half of what is asked for may fit where all of it does not.
+    // Codes are the large parts, and the first half of what is asked for may fit where all of it does not.
     let mut count = wanted.len();
     loop {
         let some = wanted.iter().copied().take(count);
         let mut reply = StateReply::without_state(KNOWN, String::new());
-        if question.proves {
-            reply.proven.push(fetcher.proven(&view, some.clone(), deadline).await?);
-        }
-        let plain = some.filter(|miss| !question.proves || matches!(miss, Miss::BlockHash(_)));
-        reply.state.push(view.export_some(plain));
+        reply.state.push(view.export_some(some));
         if count <= 1 || encode(&reply).len() + 64 <= most {
             return Ok(reply);
         }

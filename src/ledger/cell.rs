@@ -97,8 +97,8 @@ impl Snapshots {
 
     /// Replaces everything that is published by what a node that follows has reached, with the health of the feed and the word
     /// on whether the node has caught up.
-    pub fn follow(&self, reached: &Chain, feed: FeedState, caught_up: &Arc<CaughtUp>) {
-        self.replace_all(Arc::new(reached.followed(feed, caught_up)));
+    pub fn replace_from_leader(&self, reached: &Chain, feed: FeedState, caught_up: &Arc<CaughtUp>) {
+        self.replace_all(Arc::new(reached.as_followed(feed, caught_up)));
     }
 
     /// Replaces everything that is published.

@@ -5,7 +5,6 @@ mod block;
 mod caught_up;
 mod cell;
 mod chain;
-#[cfg_attr(not(feature = "fleet"), allow(dead_code, unused_imports, reason = "fleets alone have messages and images"))]
 pub(crate) mod codec;
 mod divergence;
 pub mod epoch;
@@ -18,8 +17,8 @@ mod step;
 pub use block::{Block, Included, KnownBlock};
 pub use caught_up::CaughtUp;
 pub use cell::Snapshots;
-pub use chain::{BlockChanges, BlockLogs, Chain, LateBlock, LateBounds, Past, RetainedBlocks, Retention, Tags, Unfit};
-pub use codec::{Frame, LeaderTime, MAX_STREAM_BYTES, StateImage, StreamMessage, frames, join};
+pub use chain::{BlockChanges, BlockLogs, Chain, LateBounds, Past, RetainedBlocks, Retention, Tags, Unfit};
+pub use codec::{Frame, LeaderTime, StateImage, StreamMessage, frames, join};
 pub use divergence::{Divergence, Divergences};
 pub use open_block::OpenBlock;
 pub use record::{Record, SubBlockStart};

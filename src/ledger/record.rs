@@ -52,9 +52,8 @@ pub enum Record {
     /// The content of a canonical block that was published as a header alone: its body, its logs, or neither if the upstream
     /// will not tell them.
     Content(SealedBlock),
-    /// The removal of what was pre-confirmed: the newest snapshot is the canonical one again.
-    FallBack(FeedState),
-    /// The return to a block from which the chain takes another branch. Everything after it is removed at once.
+    /// The return to a block: from which the chain takes another branch, or to the canonical head, from which what is pre-confirmed is
+    /// removed. Everything after the block is removed at once.
     GoBack {
         /// The block's number.
         number: u64,

@@ -45,7 +45,6 @@ impl From<BlockHashOrNumber> for Selector {
 }
 
 /// The reason why a selector selects nothing.
-#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnknownBlock {
     /// The chain has not reached the block.

@@ -92,7 +92,7 @@ pub fn show_remote(metrics: &Metrics, snapshots: Arc<Snapshots>) -> impl Future<
     let entries = metrics.gauge("presim_upstream_cache_entries", "Accounts and slots of the upstream.");
     let bytes = metrics.gauge("presim_upstream_cache_bytes", "Bytes that they take.");
     let (hits, misses) = (reads("yes"), reads("no"));
-    let help = "Accounts and slots that had to go for others.";
+    let help = "Cache evictions of accounts and slots.";
     let evicted = metrics.counter("presim_upstream_cache_evicted_total", help);
     async move {
         let mut shown = tokio::time::interval(Metrics::SIZE_INTERVAL);

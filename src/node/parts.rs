@@ -7,14 +7,13 @@ use crate::{
     config::Config,
     engine::{BaseFeeRule, SimulationRules},
     ledger::Snapshots,
-    pool::{Pool, TxOutbox},
+    pool::Pool,
     state::CodeCache,
     store::{Store, StoreError},
     wallet::{Accounts, AheadStates, Approvals, Fees, Ledger, Wallet},
 };
 
-/// Returns the pool on `snapshots`, with the transactions that wait in `store` if it is durable. Transactions also go to
-/// `outbox`, if there is one.
+/// Returns the pool on `snapshots`, with the transactions that wait in `store` if it is durable.
 ///
 /// # Errors
 ///
@@ -24,14 +23,9 @@ pub fn pool(
     spec: &ChainSpec,
     snapshots: &Arc<Snapshots>,
     store: &Store,
-    outbox: Option<Box<dyn TxOutbox>>,
 ) -> Result<Arc<Pool>, StoreError> {
     let kept = store.is_durable().then(|| store.clone());
-    let pool = Pool::new(spec.clone(), config.pool(spec), snapshots.clone(), kept);
-    let pool = Arc::new(match outbox {
-        Some(outbox) => pool.with_outbox(outbox),
-        None => pool,
-    });
+    let pool = Arc::new(Pool::new(spec.clone(), config.pool(spec), snapshots.clone(), kept));
     pool.restore()?;
     Ok(pool)
 }

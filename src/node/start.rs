@@ -13,11 +13,12 @@ use crate::{
     clock::{Clock, SystemClock},
     config::{Config, FeedName},
     engine::ConsoleOutput,
+    fleet::Membership,
     ledger::{FeedState, Record, Snapshot, SnapshotId, Snapshots, epoch},
     objects,
     publish::{
         Change, Sink,
-        journal::{ChainIdentity, ChainOrigin, Journal, JournalSink},
+        journal::{ChainIdentity, Journal, JournalSink},
     },
     rpc::{StartupReason, Testing},
     source::{
@@ -62,7 +63,7 @@ pub struct Start {
     pub builtin: bool,
     pub trading: Option<TradingWorld>,
     /// The fleet, if the node is in one.
-    pub fleet: Option<super::fleet::Membership>,
+    pub fleet: Option<Membership>,
     /// The fetcher of the state that the node does not have, on an upstream's chain.
     pub remote: Option<Arc<Fetcher>>,
 }
@@ -117,22 +118,7 @@ impl OwnChain {
         reason: &StartupReason,
         clock: Arc<dyn Clock>,
     ) -> eyre::Result<Self> {
-        let origin = origin(config, codes, store, reason, &*clock)?;
-        if !origin.is_new {
-            let last = origin.snapshots.load().last.epoch();
-            let epoch = epoch::take(store, last, clock.unix())?;
-            origin.snapshots.update(|chain| chain.begin_epoch(epoch));
-        }
-        Self::open(config, origin, clock)
-    }
-
-    /// Completes the chain that has this origin.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the first block cannot be opened, or the store cannot be written.
-    pub(super) fn open(config: &Config, origin: ChainOrigin, clock: Arc<dyn Clock>) -> eyre::Result<Self> {
-        let ChainOrigin { identity, snapshots, journal, .. } = origin;
+        let (identity, snapshots, journal) = origin(config, codes, store, reason, &*clock)?;
         let accounts = DevAccounts::derive(config)?;
         let spec = rules(config, &identity, snapshots.newest().header().timestamp)?;
         let head = snapshots.newest();
@@ -181,29 +167,33 @@ impl OwnChain {
     }
 }
 
-/// Creates the chain that `config` names in an epoch of its own, or restores it from `store` as far as it had come.
+/// Creates the chain that `config` names, or restores it from `store` as far as it had come. Its next change is of a new epoch.
 ///
 /// # Errors
 ///
 /// Returns an error as [`OwnChain::begin`] does.
-pub fn origin(
+fn origin(
     config: &Config,
     codes: &Arc<CodeCache>,
     store: &Store,
     reason: &StartupReason,
     clock: &dyn Clock,
-) -> eyre::Result<ChainOrigin> {
+) -> eyre::Result<(ChainIdentity, Snapshots, Option<Journal>)> {
     let accounts = DevAccounts::derive(config)?;
     let journal = store.is_durable().then(|| Journal::new(store.clone(), u64::from(config.keep_blocks)));
     let known = if store.is_durable() { ChainIdentity::read(store)? } else { None };
-    let is_new = known.is_none();
     reason.set(match (&known, &config.chain) {
         (_, Some(_)) => "it imports the blocks of --chain",
         (Some(_), None) => "it takes up the chain of its store",
         (None, None) => "it builds its first block",
     });
     let (identity, snapshots) = match (known, &journal) {
-        (Some(identity), Some(journal)) => resume(config, codes, &accounts, store, identity, journal)?,
+        (Some(identity), Some(journal)) => {
+            let (identity, snapshots) = resume(config, codes, &accounts, store, identity, journal)?;
+            let epoch = epoch::take(store, snapshots.load().last.epoch(), clock.unix())?;
+            snapshots.update(|chain| chain.begin_epoch(epoch));
+            (identity, snapshots)
+        }
         (_, journal) => {
             let epoch = epoch::after(0, clock.unix());
             let (identity, snapshots) =
@@ -218,7 +208,7 @@ pub fn origin(
             (identity, snapshots)
         }
     };
-    Ok(ChainOrigin { identity, snapshots, journal, is_new })
+    Ok((identity, snapshots, journal))
 }
 
 /// Returns the chain for `config`, up to its newest sub-block.

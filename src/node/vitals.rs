@@ -17,7 +17,6 @@ pub struct Vitals {
 }
 
 /// The reason why a node does not work.
-#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VitalsError {
     /// A part hangs, or has ended.

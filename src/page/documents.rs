@@ -16,7 +16,7 @@ macro_rules! documents {
 }
 
 /// The paths of the documents, each with its Markdown.
-const DOCUMENTS: [(&str, &str); 12] = documents![
+const DOCUMENTS: [(&str, &str); 14] = documents![
     "README.md",
     "docs/from-anvil-hardhat-foundry.md",
     "src/README.md",
@@ -26,6 +26,8 @@ const DOCUMENTS: [(&str, &str); 12] = documents![
     "src/ledger/README.md",
     "src/page/README.md",
     "src/rpc/README.md",
+    "src/rpc/searchers.md",
+    "src/rpc/security.md",
     "src/source/README.md",
     "src/store/README.md",
     "src/wallet/README.md",

@@ -28,8 +28,6 @@ pub struct Pooled {
     pub(super) cost: U256,
     /// Whether this node signed the transaction. If so, it is never evicted.
     pub own: bool,
-    /// Whether this node has acknowledged the transaction to a client.
-    pub(super) here: bool,
     /// Whether the transaction is not on the disk yet. Until then it is neither mined nor visible.
     pub(super) held: AtomicBool,
 }

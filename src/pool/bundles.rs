@@ -78,11 +78,10 @@ pub struct WaitingBundle {
 }
 
 /// The reason why the pool rejects a bundle.
-#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum BundleRefusal {
     /// The chain stands still.
-    #[error("the chain stands still, and no block is built: bundles need a devnet (--feed devnet)")]
+    #[error("this node builds no blocks: bundles require a devnet (--feed devnet)")]
     Static,
     /// Builders of the upstream's chain build the blocks.
     #[error("the chain is an upstream's, whose blocks are not built here: send the bundle to a builder of that chain")]

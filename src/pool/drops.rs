@@ -5,7 +5,7 @@ use alloy_primitives::B256;
 use crate::telemetry::{Counter, Metrics};
 
 /// The reason why a transaction is dropped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::EnumString, strum::IntoStaticStr)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
 #[strum(serialize_all = "snake_case")]
 pub enum DropReason {
     /// Another transaction with its nonce pays more.
@@ -40,11 +40,9 @@ pub struct DroppedTransaction {
     pub hash: B256,
     /// The reason.
     pub reason: DropReason,
-    /// Whether this node has acknowledged the transaction to a client.
-    pub here: bool,
 }
 
-/// The counts of dropped transactions that this node has acknowledged.
+/// The counts of dropped transactions.
 #[derive(Clone, Debug)]
 pub struct PoolDrops([Counter; DropReason::ALL.len()]);
 
@@ -60,9 +58,9 @@ impl PoolDrops {
         }))
     }
 
-    /// Counts a transaction, and logs it with the problem.
-    pub fn count(&self, hash: B256, reason: DropReason, problem: &str) {
+    /// Counts a transaction, and logs it.
+    pub fn count(&self, hash: B256, reason: DropReason) {
         self.0[reason as usize].increment(1);
-        tracing::warn!(%hash, reason = reason.as_str(), problem, "an acknowledged transaction is dropped");
+        tracing::warn!(%hash, reason = reason.as_str(), "an acknowledged transaction is dropped");
     }
 }

@@ -5,18 +5,11 @@ use alloy_primitives::{Address, B256, U256};
 use crate::store::StoreError;
 
 /// The reason why the pool rejects a transaction. Amounts are in wei, fees in wei per gas, sizes in bytes.
-#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PoolError {
     /// The transaction cannot be stored.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// Too many transactions are on their way to the fleet.
-    #[error("too many transactions are on their way to the fleet: send it again when others have been answered")]
-    OutboxFull,
-    /// The node that builds the blocks rejects the transaction.
-    #[error("{0}")]
-    Elsewhere(String),
     /// The bytes do not encode a transaction.
     #[error("malformed transaction: {0}")]
     Malformed(String),

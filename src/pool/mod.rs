@@ -18,23 +18,21 @@ mod own;
 mod queue;
 mod rules;
 mod settings;
-mod submitted;
 mod table;
 mod transactions;
 
 pub use self::{
     account::{LeastFees, Pooled},
-    best::{Best, BlockFees, BlockSpace, Ready},
-    bundles::{BundleName, BundleRefusal, Bundles, SentBundle, WaitingBundle},
+    best::{Best, BlockFees, BlockSpace},
+    bundles::{BundleName, BundleRefusal, Bundles, SentBundle},
     content::{PoolStatus, SenderContent},
     decode::SentTransaction,
     drops::{DropReason, DroppedTransaction, PoolDrops},
     error::PoolError,
-    on_arrival::{AwaitedBlock, OnArrival},
+    on_arrival::OnArrival,
     outcomes::BundleOutcome,
     queue::PoolNonce,
     settings::{BlocksBuilt, Settings},
-    submitted::{Acknowledgement, ForwardedTransaction, SubmittedTransaction, TxOutbox},
-    table::{forget, put_back},
+    table::forget,
     transactions::{BROADCAST_CAPACITY, Pool},
 };

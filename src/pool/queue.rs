@@ -26,16 +26,14 @@ use crate::state::{Lookup, World};
 pub(super) struct Arrival {
     /// Whether this node signed the transaction.
     pub own: bool,
-    /// Whether this node acknowledges the transaction to a client.
-    pub here: bool,
     /// Whether the transaction is still on its way to the disk.
     pub held: bool,
     pub nonce: PoolNonce,
 }
 
 impl Arrival {
-    /// A transaction that a client of this node has sent.
-    pub(super) const HERE: Self = Self { own: false, here: true, held: false, nonce: PoolNonce::Any };
+    /// A transaction that a client has sent.
+    pub(super) const OF_CLIENT: Self = Self { own: false, held: false, nonce: PoolNonce::Any };
 }
 
 /// The nonces that a new transaction may take.
@@ -284,9 +282,9 @@ impl Queue {
             self.make_room(&tx, size, replaced.as_deref(), world, limits)?;
         }
         self.arrivals += 1;
-        let Arrival { own, here, held, nonce: _ } = arrival;
+        let Arrival { own, held, nonce: _ } = arrival;
         let (tx, arrived, held_now) = (Arc::new(tx), self.arrivals, AtomicBool::new(held));
-        let pooled = Arc::new(Pooled { tx, arrived, next, size, cost, own, here, held: held_now });
+        let pooled = Arc::new(Pooled { tx, arrived, next, size, cost, own, held: held_now });
         let sender = self.link(pooled.clone());
         let announced = sender.announced;
         if let Some(replaced) = replaced {

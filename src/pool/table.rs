@@ -49,24 +49,6 @@ pub fn forget(transaction: &WriteTransaction, hashes: impl IntoIterator<Item = B
     Ok(())
 }
 
-/// Adds rows for transactions that were included in blocks which the chain does not have any more.
-///
-/// # Errors
-///
-/// Returns redb's error if the table cannot be written, or a transaction cannot be read.
-pub fn put_back(
-    transaction: &WriteTransaction,
-    transactions: impl IntoIterator<Item = StoredTx>,
-) -> Result<(), redb::Error> {
-    let mut table = transaction.open_table(POOL)?;
-    for tx in transactions {
-        let read: Recovered<TxEnvelope> = tx.clone().read()?;
-        // Before all that has arrived since.
-        table.insert(read.tx_hash().0, encode(&StoredTransaction { arrived: 1, own: false, tx }).as_slice())?;
-    }
-    Ok(())
-}
-
 /// Returns the stored transactions in the order of arrival: arrival number, whether this node signed it, transaction.
 pub fn read(transaction: &ReadTransaction) -> Result<Vec<(u64, bool, Recovered<TxEnvelope>)>, redb::Error> {
     let Some(table) = open_if_there(transaction, POOL)? else { return Ok(Vec::new()) };

@@ -6,14 +6,13 @@ use std::sync::{
 };
 
 use alloy_consensus::{Transaction, TxEnvelope, transaction::Recovered};
-use alloy_eips::Encodable2718;
-use alloy_primitives::{Address, B256, Bytes, map::B256Map};
+use alloy_primitives::{Address, B256, map::B256Map};
 use redb::WriteTransaction;
 use tokio::sync::{Notify, broadcast, watch};
 
 use super::{
-    Acknowledgement, Best, BlockFees, BlocksBuilt, Bundles, DropReason, DroppedTransaction, ForwardedTransaction,
-    LeastFees, OnArrival, PoolError, PoolNonce, PoolStatus, Pooled, SenderContent, SentTransaction, Settings, TxOutbox,
+    Best, BlockFees, BlocksBuilt, Bundles, DropReason, DroppedTransaction, LeastFees, OnArrival, PoolError, PoolNonce,
+    PoolStatus, Pooled, SenderContent, SentTransaction, Settings,
     account::nonce_of,
     queue::{Arrival, Checked, Departure, Queue},
     rules,
@@ -58,8 +57,6 @@ pub struct Pool {
     dropped: broadcast::Sender<DroppedTransaction>,
     /// Notified when transactions are on the disk.
     pub(super) stored: Notify,
-    /// The outbox for the other nodes of a fleet, if there is one.
-    outbox: Option<Box<dyn TxOutbox>>,
 }
 
 /// A write to be committed together with transactions.
@@ -92,20 +89,7 @@ impl Pool {
             ready: broadcast::Sender::new(BROADCAST_CAPACITY),
             dropped: broadcast::Sender::new(BROADCAST_CAPACITY),
             stored: Notify::new(),
-            outbox: None,
         }
-    }
-
-    /// Sets the outbox, by which raw transactions also go to the other nodes of a fleet. If no blocks are built here, they
-    /// enter the pool only as the fleet has them.
-    #[must_use]
-    pub fn with_outbox(self, outbox: Box<dyn TxOutbox>) -> Self {
-        Self { outbox: Some(outbox), ..self }
-    }
-
-    /// Returns whether the transactions that are sent here wait in the pool of another node, which builds the blocks.
-    pub fn sends_away(&self) -> bool {
-        self.outbox.as_ref().is_some_and(|outbox| outbox.is_elsewhere())
     }
 
     /// Restores the stored transactions, even beyond the limits. Logs and drops those that the accounts no longer
@@ -126,15 +110,11 @@ impl Pool {
         }
         let mut inner = self.inner.lock();
         let newest = self.snapshots.settled();
-        let (mut gone, mut own_again) = (Vec::new(), Vec::new());
+        let mut gone = Vec::new();
         for (arrived, own, tx) in kept {
             let hash = *tx.tx_hash();
-            if own {
-                own_again.push((hash, tx.inner().encoded_2718().into()));
-            }
             inner.queue.arrive_after(arrived - 1);
-            let here = own || self.outbox.is_none();
-            let arrival = Arrival { own, here, held: false, nonce: PoolNonce::Former };
+            let arrival = Arrival { own, held: false, nonce: PoolNonce::Former };
             if let Err(reason) = inner.queue.insert(tx.into(), arrival, &newest.world, &self.settings) {
                 tracing::warn!(%hash, %reason, "a stored transaction is no longer valid: it is dropped");
                 gone.push(hash);
@@ -143,41 +123,24 @@ impl Pool {
         let left = inner.queue.take_left();
         gone.extend(left.iter().map(Departure::hash).filter(|hash| !inner.queue.is_aside(hash)));
         self.forget(gone);
-        if let Some(outbox) = self.outbox.as_ref().filter(|_| !own_again.is_empty()) {
-            // The node may have stopped between storing and sending them. The fleet knows those that it has.
-            let _unawaited = outbox.send(own_again, Commit::done());
-        }
         Ok(())
     }
 
-    /// Adds a transaction in EIP-2718 bytes, with the sidecar of a blob transaction. Wait for the [`Acknowledgement`] to
-    /// acknowledge it. Where another node builds the blocks, the transaction is checked by itself here, and against its
-    /// sender's account and the pool there.
+    /// Adds a transaction in EIP-2718 bytes, with the sidecar of a blob transaction. Wait for the [`Commit`] before
+    /// acknowledging it.
     ///
     /// # Errors
     /// Returns the [`PoolError`] of the first check that fails, in geth's order.
-    pub fn add_raw(self: &Arc<Self>, raw: &[u8]) -> Result<(B256, Acknowledgement), PoolError> {
+    pub fn add_raw(self: &Arc<Self>, raw: &[u8]) -> Result<(B256, Commit), PoolError> {
         let sent = SentTransaction::decode(raw)?;
         if !sent.tx.is_replay_protected() {
             return Err(PoolError::Unprotected);
         }
         let hash = *sent.tx.tx_hash();
-        let bytes = || Bytes::copy_from_slice(raw);
-        if let Some(outbox) = self.outbox.as_ref().filter(|outbox| outbox.is_elsewhere()) {
-            self.check_outbox()?;
-            rules::check(&self.spec, self.snapshots.newest().header(), self.min_tip(), sent)?;
-            return Ok((hash, Acknowledgement::Checked(outbox.submit(hash, bytes()))));
-        }
         if self.inner.lock().queue.get(&hash).is_some() {
             return Err(PoolError::AlreadyKnown);
         }
-        self.check_outbox()?;
-        let kept = self.add_all([sent], Arrival::HERE, None)?;
-        let commit = match &self.outbox {
-            Some(outbox) => outbox.send(vec![(hash, bytes())], kept),
-            None => kept,
-        };
-        Ok((hash, commit.into()))
+        Ok((hash, self.add_all([sent], Arrival::OF_CLIENT, None)?))
     }
 
     /// Sets the lowest priority fee of transactions that are sent from now on, in wei per gas.
@@ -189,46 +152,22 @@ impl Pool {
         self.min_tip.load(Relaxed).into()
     }
 
-    fn check_outbox(&self) -> Result<(), PoolError> {
-        let is_full = self.outbox.as_ref().is_some_and(|outbox| !outbox.has_room());
-        if is_full { Err(PoolError::OutboxFull) } else { Ok(()) }
-    }
-
-    /// Adds a transaction that another node of the fleet has acknowledged, or waits to.
-    ///
-    /// # Errors
-    /// Returns [`PoolError`] if the bytes are no transaction.
-    pub fn add_sent(self: &Arc<Self>, raw: &[u8]) -> Result<ForwardedTransaction, PoolError> {
-        let sent = SentTransaction::decode(raw)?;
-        let hash = *sent.tx.tx_hash();
-        Ok(ForwardedTransaction { hash, verdict: self.add_all([sent], Arrival { here: false, ..Arrival::HERE }, None) })
-    }
-
     /// Adds a transaction that this node has signed, with a nonce as this `nonce` allows. See [`add_raw`](Self::add_raw).
     ///
     /// # Errors
     /// Returns [`PoolError::NonceTaken`] if a free nonce is required and this one is taken, else as `add_raw`.
     pub fn add_signed(self: &Arc<Self>, tx: Recovered<TxEnvelope>, nonce: PoolNonce) -> Result<Commit, PoolError> {
-        self.add_and_send([tx], nonce, None)
+        self.add_of_node([tx], nonce, None)
     }
 
-    /// Adds transactions that this node has signed, and sends them to the fleet when they are stored.
-    fn add_and_send(
+    fn add_of_node(
         self: &Arc<Self>,
         transactions: impl IntoIterator<Item = Recovered<TxEnvelope>>,
         nonce: PoolNonce,
         beside: Option<PoolCommit>,
     ) -> Result<Commit, PoolError> {
-        self.check_outbox()?;
-        let transactions: Vec<_> = transactions.into_iter().collect();
-        let bytes = |tx: &Recovered<TxEnvelope>| (*tx.tx_hash(), tx.inner().encoded_2718().into());
-        let sent = self.outbox.as_ref().map(|outbox| (outbox, transactions.iter().map(bytes).collect()));
-        let arrival = Arrival { own: true, nonce, ..Arrival::HERE };
-        let kept = self.add_all(transactions.into_iter().map(SentTransaction::from), arrival, beside)?;
-        Ok(match sent {
-            Some((outbox, bytes)) => outbox.send(bytes, kept),
-            None => kept,
-        })
+        let arrival = Arrival { own: true, nonce, ..Arrival::OF_CLIENT };
+        self.add_all(transactions.into_iter().map(SentTransaction::from), arrival, beside)
     }
 
     /// Adds transactions that this node has signed with nonces of its choice, as this `nonce` allows, in order, all or none of them.
@@ -247,7 +186,7 @@ impl Pool {
         then: impl FnOnce(Result<(), StoreError>) + Send + 'static,
     ) -> Result<Commit, PoolError> {
         let beside = PoolCommit { store: store.clone(), write: Box::new(beside), then: Box::new(then) };
-        self.add_and_send(transactions, nonce, Some(beside))
+        self.add_of_node(transactions, nonce, Some(beside))
     }
 
     fn add_all(
@@ -531,7 +470,7 @@ impl Pool {
     fn notify_dropped(&self, queue: &Queue, left: &[Departure]) {
         // A transaction that stands aside may still be mined.
         for left in left.iter().filter(|left| !queue.is_aside(&left.hash())) {
-            let dropped = DroppedTransaction { hash: left.hash(), reason: left.reason, here: left.pooled.here };
+            let dropped = DroppedTransaction { hash: left.hash(), reason: left.reason };
             // Fails if there is no subscriber.
             let _ = self.dropped.send(dropped);
         }

@@ -30,7 +30,7 @@ pub trait Sink: fmt::Debug + Send {
         true
     }
 
-    /// Takes a change that leads to `after`. Returns whether it is visible only when it is committed.
+    /// Takes a change that leads to `after`. Returns true if readers may see the change only after `commit`.
     fn take(&mut self, change: &Arc<Change>, after: &Arc<Chain>) -> bool;
 
     /// Commits what was taken, or returns after a time in which that was not possible, to be called again.

@@ -1,6 +1,6 @@
 //! The front: servers, methods, the two dialects, error codes and limits.
 //!
-//! The folders are floors, and each uses those below it:
+//! The folders are layers, and each uses those below it:
 //!
 //! - [`server`]: the listeners, the connections of all transports, who may call, and health.
 //! - [`dispatch`]: from the text of a message to the text of its answer: the table of methods, and the node that answers.
@@ -24,37 +24,34 @@ pub use api::{
     call::parse_call,
     node::{CLIENT_VERSION, TESTING_VERSION},
     simulate::{SimulationView, parse_presim_simulation, parse_simulation, write_simulation},
-    status::StatusBoard,
     subscribe::announce,
     testing::changes::Testing,
     watch::Watches,
 };
 pub use dispatch::{
-    front::{AnswerFacts, Front},
+    front::{AnswerFacts, Dispatcher},
     method::{Handler, MethodRoute},
-    service::{Answer, Message},
     table,
 };
 pub use limits::memory::{AnswerRoom, IoMemory};
 pub use params::{BLOCK_ALIASES, ShapeLimits};
 pub use protocol::{dialect, error::RpcError};
 pub use run::{
-    ExecutedBy, LeaderUse, MethodScope,
+    ExecutedBy, MethodScope,
     backend::{Backend, RequestLimits, Run, SyncTimeouts},
     client::Client,
     filters::Filters,
     leader::Leader,
     past::PastStates,
-    remote::{ForwardedMethods, StateCompletion},
+    remote::{ForwardedMethods, UpstreamGateway},
     request::{Caller, Request},
     runner::{RequestRunner, Waiters},
     subscriber::SocketBounds,
     subscriptions::Subscriptions,
 };
-#[cfg(feature = "fleet")]
 pub use server::fleet::FleetAnswers;
 pub use server::{
-    auth::tokens::{Access, AccessError},
+    auth::tokens::Access,
     connection::ConnectionLimits,
     files::{ServedFile, ServedFiles},
     http::HttpService,

@@ -109,7 +109,7 @@ impl QueueName {
 
 /// A client as the scheduler sees it: a bearer token, or a connection without one.
 #[derive(Debug)]
-pub struct Flow {
+pub struct ClientShare {
     queues: [FlowQueue; QueueName::ALL.len()],
     loads: [ClientLoad; LaneName::ALL.len()],
 }
@@ -124,7 +124,7 @@ struct FlowQueue {
     credit: AtomicI64,
 }
 
-impl Flow {
+impl ClientShare {
     /// Creates a client without samples.
     pub fn new() -> Arc<Self> {
         Arc::new(Self { queues: Default::default(), loads: Default::default() })
@@ -157,12 +157,12 @@ pub trait QueuedWork: Send {
 /// end with another quantum of credit. A client without jobs loses its credit, so that no client saves up turns.
 #[derive(Debug, Default)]
 pub struct FairQueue {
-    flows: SegQueue<Arc<Flow>>,
+    flows: SegQueue<Arc<ClientShare>>,
     waiting: AtomicUsize,
 }
 
 impl FairQueue {
-    pub fn push(&self, name: QueueName, flow: &Arc<Flow>, job: Job) {
+    pub fn push(&self, name: QueueName, flow: &Arc<ClientShare>, job: Job) {
         let queue = &flow.queues[name as usize];
         self.waiting.fetch_add(1, Relaxed);
         queue.jobs.push(job);
@@ -171,7 +171,7 @@ impl FairQueue {
 
     /// Takes the next job with its client. `quantum` is the mean run time of a job, in nanoseconds; 0 if it is not known, when no client
     /// owes more than one turn.
-    pub fn pop(&self, name: QueueName, quantum: u64) -> Option<(Arc<Flow>, Job)> {
+    pub fn pop(&self, name: QueueName, quantum: u64) -> Option<(Arc<ClientShare>, Job)> {
         let quantum = i64::try_from(quantum).unwrap_or(i64::MAX);
         while let Some(flow) = self.flows.pop() {
             let queue = &flow.queues[name as usize];
@@ -207,7 +207,7 @@ impl FairQueue {
         self.waiting.load(Relaxed)
     }
 
-    fn list(&self, queue: &FlowQueue, flow: &Arc<Flow>) {
+    fn list(&self, queue: &FlowQueue, flow: &Arc<ClientShare>) {
         if !queue.is_listed.swap(true, SeqCst) {
             self.flows.push(flow.clone());
         }

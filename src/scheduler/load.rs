@@ -297,7 +297,7 @@ impl LaneBucket {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scheduler::{Flow, LaneName};
+    use crate::scheduler::{ClientShare, LaneName};
 
     const COST: Duration = Duration::from_millis(4);
 
@@ -318,7 +318,7 @@ mod tests {
 
         /// Sends a request of `flow` after some time and returns its demand. A request above its quota is served only
         /// if it waits for at most one other.
-        fn ask(&mut self, flow: &Flow, after: Duration) -> Demand {
+        fn ask(&mut self, flow: &ClientShare, after: Duration) -> Demand {
             self.now += after;
             while self.now - self.measured > Duration::from_millis(100) {
                 self.measured += Duration::from_millis(100);
@@ -335,14 +335,14 @@ mod tests {
         }
 
         /// Asks for this part of what the worker can do, for some time.
-        fn run(&mut self, flow: &Flow, part: f64, time: Duration) {
+        fn run(&mut self, flow: &ClientShare, part: f64, time: Duration) {
             let end = self.now + time;
             while self.now < end {
                 self.ask(flow, COST.div_f64(part));
             }
         }
 
-        fn overload(&mut self, flow: &Flow) {
+        fn overload(&mut self, flow: &ClientShare) {
             self.run(flow, 0.9, Duration::from_secs(1));
             self.load.overload(self.now);
         }
@@ -350,7 +350,7 @@ mod tests {
 
     #[test]
     fn a_lane_is_overloaded_as_long_as_more_is_asked_than_it_can_do() {
-        let (mut lane, flow) = (SimulatedLane::new(), Flow::new());
+        let (mut lane, flow) = (SimulatedLane::new(), ClientShare::new());
         lane.overload(&flow);
         for _ in 0..100 {
             lane.run(&flow, 1.5, Duration::from_millis(100));
@@ -361,7 +361,7 @@ mod tests {
     #[test]
     fn a_lane_is_at_ease_soon_after_the_load_has_fallen() {
         for (part, within) in [(0.4, 300), (0.8, 1_000)] {
-            let (mut lane, flow) = (SimulatedLane::new(), Flow::new());
+            let (mut lane, flow) = (SimulatedLane::new(), ClientShare::new());
             lane.overload(&flow);
             lane.run(&flow, 3.0, Duration::from_millis(1_500));
             assert!(lane.load.is_overloaded());
@@ -372,7 +372,7 @@ mod tests {
 
     #[test]
     fn a_client_below_its_quota_is_told_from_one_above() {
-        let (mut lane, greedy, modest) = (SimulatedLane::new(), Flow::new(), Flow::new());
+        let (mut lane, greedy, modest) = (SimulatedLane::new(), ClientShare::new(), ClientShare::new());
         lane.overload(&greedy);
         let mut demands = [Vec::new(), Vec::new()];
         for round in 0..2_000 {
@@ -392,11 +392,11 @@ mod tests {
 
     #[test]
     fn who_comes_anew_for_each_request_has_the_quota_of_one() {
-        let (mut lane, flow) = (SimulatedLane::new(), Flow::new());
+        let (mut lane, flow) = (SimulatedLane::new(), ClientShare::new());
         lane.overload(&flow);
         let newcomers = (0..1_000).map(|_| {
             lane.ask(&flow, COST / 3);
-            lane.load.weigh(Flow::new().load(LaneName::Bundle), || lane.now)
+            lane.load.weigh(ClientShare::new().load(LaneName::Bundle), || lane.now)
         });
         // Two clients, each of which asks for three times the rate, divide four fifths of it.
         let admitted = newcomers.filter(|demand| *demand == Demand::BelowQuota).count();

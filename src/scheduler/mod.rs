@@ -50,10 +50,9 @@ mod worker;
 
 pub use actor::{Drain, WorkerActor};
 pub use batch::Batch;
-pub use flow::{Flow, LaneName};
+pub use flow::{ClientShare, LaneName};
 pub use host::Host;
 pub use lane::{ExecutorConfig, Refused};
 pub use pulse::{Stall, TaskName};
 pub use submit::Executor;
 pub use task::{FetchMissed, LocalState, RunTarget, Task, TaskError, Ticket};
-pub use worker::NewWorker;

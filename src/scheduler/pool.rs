@@ -7,7 +7,7 @@ use std::sync::{
 
 use super::{
     constants::PAUSE_STRIDES,
-    flow::{FairQueue, Flow, Job, LaneName, QueueName},
+    flow::{ClientShare, FairQueue, Job, LaneName, QueueName},
     lane::{ExecutorConfig, Lane},
     worker::Worker,
 };
@@ -15,7 +15,7 @@ use crate::{meter::Pause, telemetry::Metrics};
 
 /// The lanes, and the queues from which the workers take their jobs.
 #[derive(Debug)]
-pub struct Pool {
+pub struct WorkQueues {
     pub lanes: [Arc<Lane>; LaneName::ALL.len()],
     queues: [FairQueue; QueueName::ALL.len()],
     turns: AtomicUsize,
@@ -25,7 +25,7 @@ pub struct Pool {
     pub busy_inline: AtomicUsize,
 }
 
-impl Pool {
+impl WorkQueues {
     pub fn new(config: &ExecutorConfig, metrics: &Metrics) -> Arc<Self> {
         Arc::new_cyclic(|pool: &Weak<Self>| {
             let pool = pool.clone();
@@ -43,11 +43,11 @@ impl Pool {
         })
     }
 
-    pub fn push(&self, queue: QueueName, flow: &Arc<Flow>, job: Job) {
+    pub fn push(&self, queue: QueueName, flow: &Arc<ClientShare>, job: Job) {
         self.queues[queue as usize].push(queue, flow, job);
     }
 
-    fn pop(&self, queue: QueueName) -> Option<(Arc<Flow>, Job)> {
+    fn pop(&self, queue: QueueName) -> Option<(Arc<ClientShare>, Job)> {
         self.queues[queue as usize].pop(queue, self.lanes[queue.lane() as usize].cost.mean())
     }
 

@@ -17,11 +17,11 @@ use tokio::{
 use super::{
     batch::{Batch, JobPermit},
     constants::{BATCH_ENTRIES, DRAIN_POLL, INLINE_BYTES, INLINE_STRIDES, MEASURE_INTERVAL, PAUSE_BYTES},
-    flow::{Flow, Job, LaneName, QueueName},
+    flow::{ClientShare, Job, LaneName, QueueName},
     job::{CancelOnDrop, QueuedTask, RunOutcome, run_caught},
     lane::{ExecutorConfig, Lane, Refused},
     load::Demand,
-    pool::Pool,
+    pool::WorkQueues,
     pulse::{Stall, WorkerPulse},
     task::{FetchMissed, RunTarget, Task, TaskError, Ticket},
     worker::{NewWorker, Worker},
@@ -31,7 +31,7 @@ use crate::{meter::Meter, state::Missed, telemetry::Metrics};
 /// Runs requests inline or on the workers of a rayon pool. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Executor {
-    pool: Arc<Pool>,
+    pool: Arc<WorkQueues>,
     threads: Arc<rayon::ThreadPool>,
     pulses: Arc<[Arc<WorkerPulse>]>,
     config: ExecutorConfig,
@@ -85,7 +85,7 @@ impl Executor {
             .build()
             .map_err(io::Error::other)?;
         let pulses = workers.iter().map(|worker| worker.pulse.clone()).collect();
-        Ok((Self { pool: Pool::new(&config, metrics), threads: Arc::new(threads), pulses, config }, workers))
+        Ok((Self { pool: WorkQueues::new(&config, metrics), threads: Arc::new(threads), pulses, config }, workers))
     }
 
     /// Measures the load of the lanes at intervals, and sets their gauges. A node runs one such future.
@@ -108,7 +108,7 @@ impl Executor {
     }
 
     /// Creates a ticket for a request of `flow` that has just arrived. Its deadline counts from now.
-    pub fn ticket(&self, flow: &Arc<Flow>) -> Ticket {
+    pub fn ticket(&self, flow: &Arc<ClientShare>) -> Ticket {
         Ticket { deadline: Instant::now() + self.config.deadline, flow: flow.clone(), batch: None }
     }
 

@@ -7,7 +7,7 @@ use tokio::sync::SemaphorePermit;
 
 use super::{
     batch::Batch,
-    flow::{Flow, LaneName},
+    flow::{ClientShare, LaneName},
     lane::Refused,
     pulse::TaskName,
 };
@@ -108,7 +108,7 @@ pub enum TaskError {
 #[derive(Clone, Debug)]
 pub struct Ticket {
     pub(super) deadline: Instant,
-    pub(super) flow: Arc<Flow>,
+    pub(super) flow: Arc<ClientShare>,
     pub(super) batch: Option<Arc<Batch>>,
 }
 

@@ -18,8 +18,8 @@ use revm::state::AccountInfo;
 use tokio::sync::{Semaphore, oneshot};
 
 use super::{
-    Drain, Executor, ExecutorConfig, FetchMissed, Flow, LaneName, LocalState, Refused, RunTarget, Task, TaskError,
-    TaskName, Ticket, WorkerActor,
+    ClientShare, Drain, Executor, ExecutorConfig, FetchMissed, LaneName, LocalState, Refused, RunTarget, Task,
+    TaskError, TaskName, Ticket, WorkerActor,
     constants::{PAUSE_BYTES, PAUSE_STRIDES},
     flow::QueueName,
     load::Demand,
@@ -86,7 +86,7 @@ type End = tokio::task::JoinHandle<Result<(), TaskError>>;
 /// Submits work of a client, and returns a handle to its end.
 fn submit(
     executor: &Executor,
-    flow: &Arc<Flow>,
+    flow: &Arc<ClientShare>,
     lane: LaneName,
     work: impl Fn(&mut Overlay, Meter) + Send + Sync + 'static,
 ) -> End {
@@ -118,7 +118,7 @@ async fn hold(executor: &Executor) -> (std::sync::mpsc::Sender<()>, End) {
     let (release, held) = std::sync::mpsc::channel::<()>();
     let (begun, has_begun) = oneshot::channel();
     let (held, begun) = (Mutex::new(held), Mutex::new(Some(begun)));
-    let end = submit(executor, &Flow::new(), LaneName::Bundle, move |_, _| {
+    let end = submit(executor, &ClientShare::new(), LaneName::Bundle, move |_, _| {
         let _ = begun.lock().take().map(|begun| begun.send(()));
         let _ = held.lock().recv();
     });
@@ -130,7 +130,7 @@ async fn hold(executor: &Executor) -> (std::sync::mpsc::Sender<()>, End) {
 async fn run_until(executor: &Executor, flag: &Arc<AtomicBool>) -> End {
     let (begun, has_begun) = oneshot::channel();
     let (begun, flag) = (Mutex::new(Some(begun)), flag.clone());
-    let end = submit(executor, &Flow::new(), LaneName::Bundle, move |_, mut meter| {
+    let end = submit(executor, &ClientShare::new(), LaneName::Bundle, move |_, mut meter| {
         let _ = begun.lock().take().map(|begun| begun.send(()));
         while !flag.load(SeqCst) && meter.between_calls().is_ok() {}
     });
@@ -145,7 +145,7 @@ async fn clients_take_turns() {
     let order = Arc::new(Mutex::new(String::new()));
     let mut ends = Vec::new();
     for (name, count) in [('a', 12), ('b', 3)] {
-        let flow = Flow::new();
+        let flow = ClientShare::new();
         for _ in 0..count {
             let order = order.clone();
             ends.push(submit(&executor, &flow, LaneName::Bundle, move |_, _| {
@@ -172,7 +172,7 @@ async fn a_long_run_lets_others_pass() {
         let passed = Arc::new(AtomicBool::new(false));
         // There is no other worker: the long run ends only if the other job runs in its pause.
         let long = run_until(&executor, &passed).await;
-        submit(&executor, &Flow::new(), passing, move |_, _| passed.store(true, SeqCst))
+        submit(&executor, &ClientShare::new(), passing, move |_, _| passed.store(true, SeqCst))
             .await
             .expect("no panic")
             .expect("the job runs");
@@ -188,7 +188,7 @@ async fn what_is_too_long_to_pass_runs_when_the_worker_is_free() {
         let long = run_until(&executor, &tried).await;
         let runs = Arc::new(Mutex::new(Vec::new()));
         let seen = runs.clone();
-        let other = submit(&executor, &Flow::new(), passing, move |overlay, mut meter| {
+        let other = submit(&executor, &ClientShare::new(), passing, move |overlay, mut meter| {
             // The run takes a thousand strides.
             while meter.spent().strides < 1_000 && meter.check().is_ok() {}
             seen.lock().push(meter.spent().strides);
@@ -215,7 +215,7 @@ async fn short_jobs_keep_no_long_one_waiting() {
             let params = " ".repeat(if is_long { PAUSE_BYTES + 1 } else { 0 });
             let work = move |_: &mut Overlay, _| order.lock().push(name);
             let work = Work { lane, params, work };
-            ends.push(submit_work(&executor, executor.ticket(&Flow::new()), work, Arc::new(LocalState)));
+            ends.push(submit_work(&executor, executor.ticket(&ClientShare::new()), work, Arc::new(LocalState)));
             // Lets the job reach the queue.
             tokio::task::yield_now().await;
         }
@@ -234,7 +234,7 @@ async fn short_jobs_keep_no_long_one_waiting() {
 async fn no_job_is_forgotten() {
     let executor = with_workers(4);
     for _ in 0..50 {
-        let flow = Flow::new();
+        let flow = ClientShare::new();
         let ends = (0..100).map(|index| {
             let lane = if index % 2 == 0 { LaneName::Short } else { LaneName::Bundle };
             submit(&executor, &flow, lane, |_, mut meter| {
@@ -250,7 +250,7 @@ async fn no_job_is_forgotten() {
 async fn an_overlay_is_used_again_unless_its_run_has_panicked() {
     let executor = with_workers(1);
     for panics in [false, true] {
-        let flow = Flow::new();
+        let flow = ClientShare::new();
         let first = submit(&executor, &flow, LaneName::Bundle, move |overlay, _| {
             overlay.log_numbers.restart();
             overlay.log_numbers.push(0, LogOrigin::Contract);
@@ -318,8 +318,8 @@ impl FetchMissed for SlowSource {
 }
 
 /// Creates a client whose requests take an hour, so far.
-fn client_of_hours(lane: LaneName) -> Arc<Flow> {
-    let flow = Flow::new();
+fn client_of_hours(lane: LaneName) -> Arc<ClientShare> {
+    let flow = ClientShare::new();
     flow.load(lane).cost.learn(HOUR);
     flow
 }
@@ -364,7 +364,7 @@ async fn a_modest_client_is_not_rejected_after_its_state_was_fetched() {
     source.is_asked(1).await;
     // Meanwhile more requests arrive than can be served for hours.
     let (release, held) = hold(&executor).await;
-    let flow = Flow::new();
+    let flow = ClientShare::new();
     let others: Vec<End> = (0..20).map(|_| submit(&executor, &flow, lane, |_, _| ())).collect();
     until("they wait", || executor.waiting(lane) == 20).await;
     overload(&executor, lane);
@@ -380,14 +380,15 @@ async fn a_modest_client_is_not_rejected_after_its_state_was_fetched() {
 #[tokio::test]
 async fn a_drain_lets_requests_end_whose_state_is_fetched() {
     let (executor, source) = (with_workers(1), SlowSource::new());
-    let fetching = submit_work(&executor, executor.ticket(&Flow::new()), source.work(LaneName::Short), source.clone());
+    let fetching =
+        submit_work(&executor, executor.ticket(&ClientShare::new()), source.work(LaneName::Short), source.clone());
     source.is_asked(1).await;
     let drained = tokio::spawn({
         let executor = executor.clone();
         async move { executor.drain().await }
     });
     let is_closed = async || {
-        let late = submit(&executor, &Flow::new(), LaneName::Short, |_, _| ()).await.expect("no panic");
+        let late = submit(&executor, &ClientShare::new(), LaneName::Short, |_, _| ()).await.expect("no panic");
         late == Err(TaskError::Refused(Refused::Stopping))
     };
     while !is_closed().await {}
@@ -414,7 +415,7 @@ async fn no_job_runs_in_the_middle_of_another() {
     const OTHERS: usize = 100;
     let one = {
         let (busy, ended, changes) = (busy.clone(), ended.clone(), changes.clone());
-        submit(&executor, &Flow::new(), LaneName::Bundle, move |_, _| {
+        submit(&executor, &ClientShare::new(), LaneName::Bundle, move |_, _| {
             *busy.lock() = Some(thread::current().id());
             while ended.load(SeqCst) < OTHERS {
                 LocalWorld::default().apply_many(&changes);
@@ -423,7 +424,7 @@ async fn no_job_runs_in_the_middle_of_another() {
         })
     };
     until("it begins", || busy.lock().is_some()).await;
-    let flow = Flow::new();
+    let flow = ClientShare::new();
     let others = (0..OTHERS).map(|_| {
         let (busy, ended, mixed, changes) = (busy.clone(), ended.clone(), mixed.clone(), changes.clone());
         submit(&executor, &flow, LaneName::Bundle, move |_, _| {
@@ -446,7 +447,7 @@ async fn a_worker_that_hangs_while_jobs_wait_is_stalled_until_it_goes_on() {
     let spawn = |worker| WorkerActor::spawn(worker, executor.clone(), Duration::from_millis(8), &metrics);
     let actor = workers.into_iter().map(|worker| spawn(worker).expect("it starts")).next().expect("one worker");
     let (release, held) = hold(&executor).await;
-    let waiting = submit(&executor, &Flow::new(), LaneName::Read, |_, _| ());
+    let waiting = submit(&executor, &ClientShare::new(), LaneName::Read, |_, _| ());
     until("the worker stalls", || executor.stall().is_some()).await;
     let text = executor.stall().map(|stall| stall.to_string()).unwrap_or_default();
     let expected = "worker 0 makes no progress while requests wait: it has run test_work of the bundle lane for ";

@@ -72,7 +72,7 @@ impl Worker {
         WORKER.with(|worker| {
             let mut overlay = worker.overlays.borrow_mut().pop().unwrap_or_else(Overlay::of_thread);
             let result = run(&mut overlay);
-            overlay.rest();
+            overlay.shrink();
             worker.overlays.borrow_mut().push(overlay);
             result
         })

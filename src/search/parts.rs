@@ -11,14 +11,10 @@ use std::{
 use alloy_primitives::U256;
 use bytestring::ByteString;
 
-use super::{
-    begun::BegunSearch,
-    outcome::SearchOutcome,
-    rate::{RunRate, Unlimited},
-};
+use super::{begun::BegunSearch, outcome::SearchOutcome, rate::RunRate};
 use crate::{
     chain::ChainSpec,
-    engine::{BundleSearch, Engine, SearchedValues, SimulationError, SimulationRules, Variant},
+    engine::{Engine, SearchedValues, SimulationError, SimulationRules, Variant},
     ledger::Snapshot,
     meter::{Meter, Stopped},
     scheduler::{Host, LaneName, Refused, RunTarget, Task, TaskError, TaskName, Ticket},
@@ -113,22 +109,6 @@ where
 }
 
 impl Searcher {
-    /// Runs a search on a snapshot.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`SearchError`] if the bundle's beginning cannot run, or if the search was not run at all.
-    pub async fn search(
-        &self,
-        snapshot: Arc<Snapshot>,
-        search: Arc<BundleSearch>,
-    ) -> Result<SearchOutcome, SearchError> {
-        let on = snapshot.clone();
-        let begin = move |engine: &mut Engine<'_>| BegunSearch::begin(engine, &on, &search);
-        let begun = Arc::new(self.run(&snapshot, self.ticket.clone(), None, begin).await?);
-        self.finish(&begun, &Unlimited, Ok).await
-    }
-
     /// Runs the variants of a search that has begun, and has `show` turn the outcome into the answer on the worker that
     /// ran the best variant. The variants are drawn from `rate`. At the deadline, or where the rate has no more before it, the
     /// outcome has the best variants so far.

@@ -10,17 +10,3 @@ pub trait RunRate: Clone + Send + Sync + 'static {
     /// Draws `runs` as the rate has them. Returns false as soon as it is clear that it does not have them by `until`.
     fn draw(&self, runs: usize, until: Instant) -> impl Future<Output = bool> + Send;
 }
-
-/// The rate of whoever may run as much as the workers can.
-#[derive(Clone, Copy, Debug)]
-pub struct Unlimited;
-
-impl RunRate for Unlimited {
-    fn try_draw(&self) -> bool {
-        true
-    }
-
-    async fn draw(&self, _: usize, _: Instant) -> bool {
-        true
-    }
-}

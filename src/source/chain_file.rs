@@ -68,7 +68,6 @@ const BUILDER_CONTRACTS: [(&str, Address); 2] =
 const DAO_EXTRA_DATA_BLOCKS: u64 = 10;
 
 /// The reason why a chain file cannot be imported.
-#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
     /// The file cannot be read.

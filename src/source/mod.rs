@@ -58,10 +58,10 @@ impl Feed {
             published: metrics.counter("presim_snapshots_total", "Snapshots published."),
             divergences: metrics.counter(
                 "presim_divergences_total",
-                "Differences from a producer's word: of what was pre-confirmed, or on a replica of what the stream has."),
-            publish_seconds: metrics.histogram(
-                PUBLISH_SECONDS,
-                "From taking a sub-block to its snapshot being published."),
+                "Divergences from the builder's data, or on a replica from the leader's.",
+            ),
+            publish_seconds: metrics
+                .histogram(PUBLISH_SECONDS, "From taking a sub-block to its snapshot being published."),
             metrics: metrics.clone(),
             sinks,
             uncommitted: None,
@@ -78,7 +78,7 @@ impl Feed {
     /// Returns a feed into `snapshots` that nobody sees: its changes go to `sink`. It shares the metrics, but for the health of the
     /// feed and what is visible.
     #[must_use]
-    pub fn beside(&self, snapshots: Arc<Snapshots>, sink: Box<dyn Sink>) -> Self {
+    pub fn unseen(&self, snapshots: Arc<Snapshots>, sink: Box<dyn Sink>) -> Self {
         let unseen = Self::new(snapshots, vec![sink], self.pool.clone(), &Metrics::default());
         Self { metrics: self.metrics.clone(), divergences: self.divergences.clone(), ..unseen }
     }
@@ -113,7 +113,7 @@ impl Feed {
     }
 
     /// Publishes a change that fits any chain.
-    pub fn note(&mut self, record: Record) {
+    pub fn publish_or_log(&mut self, record: Record) {
         if let Err(unfit) = self.publish(record) {
             tracing::error!(%unfit, "a change of the chain is not published");
         }
@@ -147,7 +147,7 @@ impl Feed {
                     Ok(Commit::Waits(problem)) if trouble == Some(problem) => {}
                     Ok(Commit::Waits(problem)) => {
                         trouble = Some(problem);
-                        tracing::warn!("nothing new is shown: {}", problem.meaning());
+                        tracing::warn!("publishing paused: {}", problem.meaning());
                         show(&mut self.status, &self.snapshots, FeedState::Degraded(problem));
                     }
                     Err(unpublished) => break Err(unpublished),
@@ -159,7 +159,7 @@ impl Feed {
         }
         // A node whose chain another one publishes now has no trouble with its sinks either.
         if let Some(problem) = trouble {
-            tracing::info!("no trouble any more: {}", problem.meaning());
+            tracing::info!("publishing resumed: {}", problem.meaning());
             show(&mut self.status, &self.snapshots, before);
         }
         match &committed {
@@ -186,7 +186,7 @@ impl Feed {
         }
         let is_other = self.status.show_state(state);
         // Published last, so that a client that sees the state finds it in the metrics, too.
-        self.note(Record::Feed(state));
+        self.publish_or_log(Record::Feed(state));
         is_other
     }
 
@@ -274,8 +274,9 @@ impl Actor for StateFeed {
                 let has_failed = AssertUnwindSafe(source.run(feed)).catch_unwind().await.is_err();
                 if has_failed {
                     tracing::error!("the feed has failed and ended: restart the node");
-                    let degraded = Record::FallBack(FeedState::Degraded(FeedProblem::Execution));
-                    if let Err(unfit) = snapshots.apply(degraded) {
+                    let (number, feed) =
+                        (snapshots.load().head().number(), FeedState::Degraded(FeedProblem::Execution));
+                    if let Err(unfit) = snapshots.apply(Record::GoBack { number, feed }) {
                         tracing::error!(%unfit, "the end of the feed is not published");
                     }
                 }

@@ -61,7 +61,6 @@ pub struct SubBlock<'a, 'b> {
 }
 
 /// The reason why a bundle does not fit in a sub-block.
-#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Debug, thiserror::Error)]
 pub enum Misfit {
     /// A transaction cannot be included.

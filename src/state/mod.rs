@@ -17,17 +17,13 @@ mod trie;
 mod world;
 
 pub use account::{Account, AccountChange, Code, MergedChanges};
-pub use code::{CodeCache, CodeStats};
+pub use code::CodeCache;
 pub use listed::listed_changes;
 pub use log_numbers::{LogMark, LogNumbers, LogOrigin, TransferLogs};
 pub use overlay::{Overlay, SavedOverlay};
 pub use reads::{AccountRead, AccountReads, BlockReads, ReadSet};
-pub use remote::{
-    Fetched, Held, ImageAccount, ImageHash, ImageSlot, Miss, Missed, RemoteImage, RemoteSettings, RemoteState,
-    RemoteStats, RemoteView,
-};
+pub use remote::{Fetched, Held, Miss, Missed, RemoteImage, RemoteSettings, RemoteState, RemoteView};
 pub use roots::StateRoots;
 pub use source::{FetchError, StateSource};
-pub use touched::{Touched, TouchedAccount};
-pub use trie::{Trie, TrieValue};
-pub use world::{LocalWorld, Lookup, RemoteWorld, World};
+pub use touched::Touched;
+pub use world::{LocalWorld, Lookup, World};

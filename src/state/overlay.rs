@@ -147,7 +147,7 @@ impl Overlay {
     }
 
     /// Drops the base, and the memory that a usual run does not need.
-    pub fn rest(&mut self) {
+    pub fn shrink(&mut self) {
         self.reset(World::default(), BlockHashes::default(), Meter::default());
         self.take_missed();
         self.entries.truncate(Self::KEPT);
@@ -258,7 +258,7 @@ impl Overlay {
         Self::new(self.changed_world(), self.hashes.clone())
     }
 
-    /// Restarts the changes: [`Overlay::changes`] is empty again, and reads return the same as before.
+    /// Clears the recorded changes: [`Overlay::changes`] is empty again. Reads are unaffected.
     pub fn restart_changes(&mut self) {
         for entry in self.entries[..self.ids.len()].iter_mut().filter(|entry| entry.is_changed) {
             entry.written_before.extend(entry.now.slots.drain());

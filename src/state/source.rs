@@ -10,8 +10,7 @@ use super::{Held, Miss, RemoteView};
 
 /// A place that has the state of an upstream's blocks: a node that is asked, or another cache.
 pub trait StateSource: Debug + Send + Sync {
-    /// Fetches `missed` values of one block into the cache of `view`, and holds them. With `proves`, accounts and slots are checked
-    /// by their proofs; hashes of blocks have none.
+    /// Fetches `missed` values of one block into the cache of `view`, and holds them.
     ///
     /// # Errors
     ///
@@ -20,13 +19,11 @@ pub trait StateSource: Debug + Send + Sync {
         &'a self,
         view: &'a RemoteView,
         missed: &'a [Miss],
-        proves: bool,
         deadline: Instant,
     ) -> BoxFuture<'a, Result<Held, FetchError>>;
 }
 
 /// The reason why state could not be fetched.
-#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FetchError {
     /// The source gave no usable answer. Holds its problem.

@@ -8,7 +8,6 @@ use super::version::{FILE, FORMAT};
 pub(super) const WAITING: usize = 16_384;
 
 /// The reason why a store cannot be opened, read or written.
-#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// The directory or the file cannot be used.

@@ -76,7 +76,6 @@ impl Ask<Box<RawValue>> {
 }
 
 /// The reason why an upstream gave no usable answer.
-#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UpstreamError {
     /// The upstream answered with a JSON-RPC error. Its message is shortened, and its data is JSON.

@@ -3,7 +3,6 @@
 use alloy_primitives::B256;
 
 /// The reason why an upstream's answer is not the block that it claims to be.
-#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Debug, thiserror::Error)]
 pub enum BlockError {
     /// A field of the block is malformed.

@@ -24,8 +24,7 @@ use super::{
     client::{Upstream, is_patient, patiently},
     name::BlockName,
     prestate::RefusedTraces,
-    proven::{ProofStore, ProvenState},
-    wave::{Naming, Wave},
+    wave::{BlockParam, Wave},
 };
 use crate::{
     state::{CodeCache, FetchError, Held, Miss, Missed, RemoteView, StateSource},
@@ -59,10 +58,6 @@ pub struct Fetcher {
     in_flight: Arc<InFlight>,
     /// The headers of blocks that were checked, by hash.
     headers: DashMap<B256, Header, DefaultHashBuilder>,
-    /// The proofs that are kept for the nodes of a fleet that check values by them.
-    proofs: OnceLock<Arc<ProofStore>>,
-    /// Whether proofs are fetched, even of values that are known.
-    proves: bool,
     /// Whether the upstream has answered that it has no `eth_createAccessList`.
     pub(super) no_access_lists: AtomicBool,
     /// Whether the upstream takes only a number for a block, no hash.
@@ -96,46 +91,24 @@ impl Fetcher {
         metrics: &Metrics,
     ) -> Self {
         let waves = metrics.counter("presim_upstream_waves_total", "Waves of state that were fetched.");
-        Self::with(upstream.into(), codes, config, waves, Handle::current())
-    }
-
-    /// Asks the source of a fleet first, from here on, for the state of the blocks that the fleet publishes.
-    pub fn join(&self, fleet: Arc<dyn StateSource>) {
-        self.fleet.get_or_init(|| fleet);
-    }
-
-    /// Returns a fetcher that fetches the proofs of values from the same upstream, and keeps them for
-    /// [`proven`](Self::proven). This one keeps those by which it checks its own values there, too.
-    pub fn proving(&self) -> Arc<Self> {
-        let proofs = self.proofs.get_or_init(|| Arc::new(ProofStore::new())).clone();
-        let config = FetcherConfig { verify_proofs: true, ..self.config };
-        let (upstream, codes) = (self.upstream(), self.codes.clone());
-        let fetcher = Self::with(upstream, codes, config, self.waves.clone(), self.runtime.clone());
-        Arc::new(Self { proofs: OnceLock::from(proofs), proves: true, ..fetcher })
-    }
-
-    fn with(
-        upstream: Option<Arc<Upstream>>,
-        codes: Arc<CodeCache>,
-        config: FetcherConfig,
-        waves: Counter,
-        runtime: Handle,
-    ) -> Self {
         Self {
-            upstream: upstream.into(),
+            upstream: upstream.into().into(),
             fleet: OnceLock::new(),
             codes,
             config,
             in_flight: Arc::default(),
             headers: DashMap::default(),
-            proofs: OnceLock::new(),
-            proves: false,
             no_access_lists: AtomicBool::new(false),
             by_number: AtomicBool::new(false),
             refused_traces: RefusedTraces::default(),
             waves,
-            runtime,
+            runtime: Handle::current(),
         }
+    }
+
+    /// Asks the source of a fleet first, from here on, for the state of the blocks that the fleet publishes.
+    pub fn join(&self, fleet: Arc<dyn StateSource>) {
+        self.fleet.get_or_init(|| fleet);
     }
 
     /// Returns the upstream from which state is fetched, if this node has one.
@@ -225,7 +198,7 @@ impl Fetcher {
                 Some(FetchError::Deadline(cause.map_or_else(String::new, |cause| format!(": {cause}"))))
             }
         };
-        let unknown: Vec<Miss> = misses.iter().copied().filter(|miss| !self.has(view, miss)).collect();
+        let unknown: Vec<Miss> = misses.iter().copied().filter(|miss| !view.knows(miss)).collect();
         let Some(first) = unknown.first() else { return Ok(known.with(misses.iter().copied())) };
         Err(match problem {
             Some(FetchError::Unavailable(problem)) if view.is_abandoned() => {
@@ -243,32 +216,6 @@ impl Fetcher {
     /// Returns whether values of the upstream are proven.
     pub const fn verifies(&self) -> bool {
         self.config.verify_proofs
-    }
-
-    /// Returns whether there is nothing to fetch for `miss` at the block of `view`.
-    pub fn has(&self, view: &RemoteView, miss: &Miss) -> bool {
-        match (miss, self.proofs.get()) {
-            (Miss::Account(_) | Miss::Slot(..), Some(proofs)) if self.proves => proofs.has(view.hash(), *miss),
-            _ => view.knows(miss),
-        }
-    }
-
-    /// Returns the proofs that are kept of these values at the block of `view`.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`FetchError::Unavailable`] if the upstream does not return the block's header.
-    pub async fn proven(
-        &self,
-        view: &RemoteView,
-        wanted: impl Iterator<Item = Miss>,
-        deadline: Instant,
-    ) -> Result<ProvenState, FetchError> {
-        let (Some(upstream), Some(proofs)) = (self.upstream(), self.proofs.get()) else {
-            return Err(FetchError::Unavailable("this node has no upstream that proves state".to_owned()));
-        };
-        let header = self.header(&upstream, view, deadline).await?;
-        Ok(ProvenState { header, accounts: proofs.find(view.hash(), wanted) })
     }
 
     /// Adds the state that will probably be missed next.
@@ -307,7 +254,7 @@ impl Fetcher {
                     }
                 }
                 // Checked while the entry is locked, because another wave may just have fetched the value.
-                Entry::Vacant(_) if known.hold(miss) && (!self.proves || self.has(view, &miss)) => {}
+                Entry::Vacant(_) if known.hold(miss) => {}
                 Entry::Vacant(place) => {
                     place.insert(landing.clone());
                     mine.push(miss);
@@ -337,19 +284,20 @@ impl Fetcher {
         let (result, listed) = tokio::join!(wave, lists);
         // Access lists are hints: after their timeout, the fetch ends without them.
         let listed = listed.unwrap_or_default();
-        let mine: Vec<Miss> = listed.into_iter().filter(|miss| !self.has(&view, miss)).collect();
+        let mine: Vec<Miss> = listed.into_iter().filter(|miss| !view.knows(miss)).collect();
         if !mine.is_empty() && result.is_ok() {
             self.waves.increment(1);
             // The values are not held, and errors are ignored, because they may not be needed. If they are, they are missed again.
             let _ = self.wave(&view, &mine, deadline).await;
         }
-        claim.land(result.map(Arc::new));
+        claim.finish(result.map(Arc::new));
     }
 
     async fn wave(&self, view: &RemoteView, misses: &[Miss], deadline: Instant) -> Result<Held, FetchError> {
-        let fleet = self.fleet.get().filter(|_| view.state().is_of_fleet());
+        // The leader gives no proofs.
+        let fleet = self.fleet.get().filter(|_| view.state().is_of_fleet() && !self.config.verify_proofs);
         let asked = match fleet {
-            Some(fleet) => fleet.fetch(view, misses, self.config.verify_proofs, deadline).await,
+            Some(fleet) => fleet.fetch(view, misses, deadline).await,
             None => Err(FetchError::Unavailable("the node has no upstream".to_owned())),
         };
         match (self.upstream(), asked) {
@@ -374,25 +322,22 @@ impl Fetcher {
     ) -> Result<Held, FetchError> {
         let prove = self.config.verify_proofs;
         let root = if prove { Some(self.header(upstream, view, deadline).await?.state_root) } else { None };
-        let send = |naming| {
-            let wave = Wave::new(view, misses, prove, naming);
+        let send = |block_param| {
+            let wave = Wave::new(view, misses, prove, block_param);
             wave.send(upstream, &self.codes, root, deadline)
         };
-        let mut naming = if self.by_number.load(Relaxed) { Naming::Number } else { Naming::Hash };
-        let mut learned = send(naming).await;
+        let mut block_param = if self.by_number.load(Relaxed) { BlockParam::Number } else { BlockParam::Hash };
+        let mut learned = send(block_param).await;
         let is_refused = matches!(learned.problem, Some(UpstreamError::Refused { code: -32602, .. }));
-        if naming == Naming::Hash && is_refused && learned.values.is_empty() {
-            naming = Naming::Number;
-            learned = send(naming).await;
+        if block_param == BlockParam::Hash && is_refused && learned.values.is_empty() {
+            block_param = BlockParam::Number;
+            learned = send(block_param).await;
             self.by_number.store(learned.problem.is_none(), Relaxed);
         }
-        if naming == Naming::Number && !Self::is_canonical(upstream, view, deadline).await? {
+        if block_param == BlockParam::Number && !Self::is_canonical(upstream, view, deadline).await? {
             let problem =
                 "it is found by its number alone, and the upstream has another block of this number".to_owned();
             return Err(FetchError::Abandoned { number: view.number(), hash: view.hash(), problem });
-        }
-        if let Some(proofs) = self.proofs.get() {
-            learned.proven.into_iter().for_each(|proven| proofs.add(view.hash(), proven));
         }
         let held = view.insert_held(learned.values);
         learned.problem.map_or(Ok(held), |problem| Err(problem.into()))
@@ -436,7 +381,7 @@ struct FetchClaim {
 }
 
 impl FetchClaim {
-    fn land(mut self, result: Result<Arc<Held>, FetchError>) {
+    fn finish(mut self, result: Result<Arc<Held>, FetchError>) {
         // Released before the outcome is sent, so that a woken request that misses a value again can fetch it.
         self.release();
         self.done.send_replace(Some(result));

@@ -1,35 +1,29 @@
 //! Checks the values of `eth_getProof` (EIP-1186) against the state root of their block.
 
 use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, U64, U256, keccak256};
-use alloy_rlp::{RlpDecodable, RlpEncodable};
 use alloy_trie::{EMPTY_ROOT_HASH, Nibbles, TrieAccount, proof::verify_proof};
 use serde::Deserialize;
 
 use crate::state::{CodeCache, Fetched};
 
 /// The proof of an account and some of its slots.
-#[derive(Clone, Debug, Deserialize, RlpEncodable, RlpDecodable)]
+#[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Proof {
     balance: U256,
     nonce: U64,
     code_hash: B256,
     storage_hash: B256,
-    pub(super) account_proof: Vec<Bytes>,
-    pub(super) storage_proof: Vec<SlotProof>,
+    account_proof: Vec<Bytes>,
+    storage_proof: Vec<SlotProof>,
 }
 
 /// The proof of a slot, from the storage root of its account on.
-#[derive(Clone, Debug, Deserialize, RlpEncodable, RlpDecodable)]
-pub(super) struct SlotProof {
-    pub(super) key: U256,
+#[derive(Debug, Deserialize)]
+struct SlotProof {
+    key: U256,
     value: U256,
-    pub(super) proof: Vec<Bytes>,
-}
-
-/// Returns the bytes of the nodes of a proof.
-pub(super) fn size(nodes: &[Bytes]) -> usize {
-    nodes.iter().map(|node| node.len()).sum()
+    proof: Vec<Bytes>,
 }
 
 /// Returns the values of a proof, checked against the block's state root, with the account only if `code` is given.

@@ -10,8 +10,7 @@ use super::{
     ask::{Ask, UpstreamError},
     client::Upstream,
     name::BlockName,
-    proof::Proof,
-    proven::ProvenAccount,
+    proof::{self, Proof},
 };
 use crate::state::{CodeCache, Fetched, Miss, RemoteView};
 
@@ -35,16 +34,14 @@ struct FetchedFields {
 }
 
 /// The values that a wave fetched, and its first problem.
-pub(super) struct Learned {
+pub(super) struct WaveResult {
     pub values: Vec<Fetched>,
-    /// The proofs by which values were checked.
-    pub proven: Vec<ProvenAccount>,
     pub problem: Option<UpstreamError>,
 }
 
 /// The name by which calls give the block whose state they read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Naming {
+pub(super) enum BlockParam {
     /// By hash (EIP-1898), which names the same block even after a reorg.
     Hash,
     /// By number, for an upstream that does not accept hashes.
@@ -54,14 +51,14 @@ pub(super) enum Naming {
 /// A wave of calls at the block of a view.
 pub(super) struct Wave<'a> {
     view: &'a RemoteView,
-    naming: Naming,
+    block_param: BlockParam,
     asks: Vec<Ask<Piece>>,
 }
 
 impl<'a> Wave<'a> {
     /// Creates a wave for `misses`, with proofs of the accounts and slots if `prove`.
-    pub fn new(view: &'a RemoteView, misses: &[Miss], prove: bool, naming: Naming) -> Self {
-        let mut wave = Self { view, naming, asks: Vec::new() };
+    pub fn new(view: &'a RemoteView, misses: &[Miss], prove: bool, block_param: BlockParam) -> Self {
+        let mut wave = Self { view, block_param, asks: Vec::new() };
         let mut proven: HashMap<Address, Vec<B256>> = HashMap::default();
         for miss in misses {
             match *miss {
@@ -92,11 +89,11 @@ impl<'a> Wave<'a> {
     }
 
     fn at(&self) -> BlockId {
-        match self.naming {
-            Naming::Hash => {
+        match self.block_param {
+            BlockParam::Hash => {
                 BlockId::Hash(RpcBlockHash { block_hash: self.view.hash(), require_canonical: Some(false) })
             }
-            Naming::Number => self.view.number().into(),
+            BlockParam::Number => self.view.number().into(),
         }
     }
 
@@ -130,9 +127,9 @@ impl<'a> Wave<'a> {
         codes: &Arc<CodeCache>,
         root: Option<B256>,
         deadline: tokio::time::Instant,
-    ) -> Learned {
+    ) -> WaveResult {
         let view = self.view;
-        let mut learned = Learned { values: Vec::new(), proven: Vec::new(), problem: None };
+        let mut learned = WaveResult { values: Vec::new(), problem: None };
         let mut problems = Vec::new();
         let mut accounts: HashMap<Address, FetchedFields> = HashMap::default();
         let mut proofs = Vec::new();
@@ -162,13 +159,9 @@ impl<'a> Wave<'a> {
         }
         for (address, proof) in proofs {
             let code = accounts.remove(&address).and_then(|fields| fields.code);
-            let proven = ProvenAccount::new(address, *proof, code);
             let root = root.ok_or_else(|| "the state root of the block is not known".to_owned());
-            match root.and_then(|root| proven.check(root, codes)) {
-                Ok(values) => {
-                    learned.values.extend(values);
-                    learned.proven.push(proven);
-                }
+            match root.and_then(|root| proof::check(address, &proof, root, code, codes)) {
+                Ok(values) => learned.values.extend(values),
                 Err(problem) => problems.push(UpstreamError::Malformed { method: "eth_getProof".into(), problem }),
             }
         }

@@ -31,7 +31,6 @@ pub struct Fees {
 }
 
 /// Fees that no transaction can have.
-#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FeeError {
     /// A transaction with authorizations (EIP-7702) has a gas price instead of the fees of EIP-1559.

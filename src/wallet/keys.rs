@@ -29,7 +29,6 @@ const MAX_SCRYPT_WORK: u64 = 1 << 26;
 const MAX_PBKDF2_ROUNDS: u64 = 10_000_000;
 
 /// The reason why no key can be read from a file. The text never contains any part of a key.
-#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
     /// The file cannot be read.

@@ -57,7 +57,7 @@ impl Attendance {
 
     /// Returns for how long nothing is to be done if nothing happens, or `None` if the bundles have been kept for the
     /// time `keep` since a client was there. `is_behind` tells whether any must run again.
-    pub fn rest(&self, keep: Duration, is_behind: bool, now: Instant) -> Option<Duration> {
+    pub fn idle_for(&self, keep: Duration, is_behind: bool, now: Instant) -> Option<Duration> {
         let left = match self.is_watched {
             true => keep.max(Self::RETRY_PAUSE),
             false => keep.saturating_sub(now.saturating_duration_since(self.last)),

@@ -89,7 +89,6 @@ pub struct StandingAnswer<A> {
 }
 
 /// The end of a run of a bundle.
-#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Debug)]
 pub enum StandingRun<A> {
     /// An answer, which holds for as long as nothing changes that was read. An error is one, too. The answer is `None` if

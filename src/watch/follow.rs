@@ -33,11 +33,12 @@ const STEPS: usize = 512;
 type Due<B> = VecDeque<(u32, Arc<B>)>;
 
 impl<B: Bundle, L: Listener<B>> WatchTask<B, L> {
-    /// Follows the snapshots in a task of the runtime, until the watch is removed.
+    /// Follows the snapshots in a task of the list's runtime, until the watch is removed.
     pub fn spawn(self) {
         let (list, id) = (self.list.clone(), self.watch.id);
-        tokio::spawn(async move {
-            if let Err(error) = tokio::spawn(Arc::new(self).follow()).await {
+        let following = list.runtime.spawn(Arc::new(self).follow());
+        list.runtime.clone().spawn(async move {
+            if let Err(error) = following.await {
                 tracing::error!(%error, "standing bundles are dropped");
                 list.remove(id);
             }
@@ -67,7 +68,7 @@ impl<B: Bundle, L: Listener<B>> WatchTask<B, L> {
                 // what is due when a client comes back.
                 (history, seen) = (StateHistory::new(STEPS), SnapshotId::default());
             }
-            let Some(rest) = self.rest() else {
+            let Some(rest) = self.idle_for() else {
                 self.list.remove(self.watch.id);
                 return;
             };
@@ -86,10 +87,10 @@ impl<B: Bundle, L: Listener<B>> WatchTask<B, L> {
     }
 
     /// Returns for how long nothing is to be done if nothing happens, or `None` if the time of the watch is over.
-    fn rest(&self) -> Option<Duration> {
+    fn idle_for(&self) -> Option<Duration> {
         self.look();
         let state = self.watch.state();
-        state.attendance.rest(self.list.limits.retention, state.behind().next().is_some(), Instant::now())
+        state.attendance.idle_for(self.list.limits.retention, state.behind().next().is_some(), Instant::now())
     }
 
     /// Notes whether a client has a connection. Returns whether bundles run.

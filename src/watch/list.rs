@@ -9,7 +9,10 @@ use std::{
 };
 
 use alloy_primitives::map::HashMap;
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::{
+    runtime::Handle,
+    sync::{Notify, Semaphore, watch},
+};
 
 use super::{
     attendance::Attendance,
@@ -42,6 +45,8 @@ pub struct WatchLimits {
 #[derive(Debug)]
 pub struct WatchList<B: Bundle, L: Listener<B>> {
     watches: Mutex<HashMap<WatchId, Arc<Watch<B, L>>>>,
+    /// The runtime on which the watches follow the snapshots.
+    pub(super) runtime: Handle,
     /// The bounds.
     pub limits: WatchLimits,
     /// Turns true when the node stops.
@@ -108,12 +113,13 @@ pub struct NoRoom {
 }
 
 impl<B: Bundle, L: Listener<B>> WatchList<B, L> {
-    /// Creates an empty list.
+    /// Creates an empty list, whose watches run on the current Tokio runtime.
     pub fn new(limits: WatchLimits, executor: &Executor, metrics: &Metrics) -> Self {
         let workers = executor.workers();
         let long = ((workers as f64 * limits.share) as usize).clamp(1, workers.saturating_sub(1).max(1));
         Self {
             watches: Mutex::default(),
+            runtime: Handle::current(),
             limits,
             stopping: watch::Sender::new(false),
             permits: Semaphore::new(workers),

@@ -20,13 +20,13 @@ mod list;
 mod listener;
 mod long;
 mod task;
+#[cfg(test)]
+mod tests;
 
-pub use attendance::Attendance;
 pub use bundle::{Answer, Bundle, BundleError, BundleRun, StaleReason};
-pub use bundles::{ChainPoint, SnapshotName, StandingAnswer, StandingBundle, StandingBundles, StandingRun};
+pub use bundles::{SnapshotName, StandingAnswer, StandingBundle, StandingBundles, StandingRun};
 pub use history::{KnownStep, StateHistory};
 pub use id::WatchId;
-pub use index::ReadIndex;
-pub use list::{NoRoom, Poll, Watch, WatchLimits, WatchList, WatchState};
+pub use list::{Watch, WatchLimits, WatchList, WatchState};
 pub use listener::{Behind, BehindNow, Listener};
 pub use task::WatchTask;

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     engine::SimulationRules,
     ledger::{Chain, Selector, Snapshot},
-    scheduler::{Flow, Host},
+    scheduler::{ClientShare, Host},
     state::ReadSet,
 };
 
@@ -26,7 +26,7 @@ pub struct WatchTask<B: Bundle, L: Listener<B>> {
     /// The rules of the runs.
     pub rules: SimulationRules,
     /// The scheduler's client, to whom the runs count.
-    pub flow: Arc<Flow>,
+    pub flow: Arc<ClientShare>,
     /// Whether bundles at `pending` rest while the feed is broken.
     pub strict_pending: bool,
 }

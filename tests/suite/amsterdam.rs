@@ -11,7 +11,7 @@ use alloy_eips::{
 use alloy_primitives::{Address, B256, Bytes, TxKind, U256, address, keccak256};
 use alloy_rlp::Decodable;
 use alloy_signer::SignerSync;
-use presim::{
+use presim::testing::{
     chain::{BlockHashes, ChainSpec, DEPLOYMENT_PROXY, ForkTime, genesis_block, set_forks},
     ledger::{FeedProblem, Snapshot},
     source::{
@@ -429,16 +429,8 @@ async fn traces_tell_gas_in_both_dimensions() {
 /// The result succeeds, and one less fails.
 #[tokio::test(flavor = "multi_thread")]
 async fn estimates_are_the_smallest_sufficient_limits() {
-    let node = TestNode::start(&[
-        "--testing",
-        "--dialect",
-        "project",
-        "--no-mining",
-        "--fork",
-        "amsterdam=0",
-        "--gas-limit",
-        "60000000",
-    ]);
+    let flags = ["--testing", "--dialect=project", "--no-mining", "--fork=amsterdam=0", "--gas-limit=60000000"];
+    let node = TestNode::start(&flags);
     let bob = "0x70997970c51812dc3a010c7d01b50e0d17dc79c8";
     let [at, child] = [Address::repeat_byte(0xc0), Address::repeat_byte(0xc1)];
     // Calls `child` with all its gas, and reverts if the child fails, or if it has returned no data.

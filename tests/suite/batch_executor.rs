@@ -1,19 +1,12 @@
 //! The batch executor: what an account that delegated to it does, and what it accepts from other accounts.
 
-use alloy_consensus::{SignableTransaction, TxEip7702, TxEnvelope};
-use alloy_eips::{Encodable2718, eip7702::Authorization};
 use alloy_primitives::{Address, B256, Bytes, Signature, U256, address, hex, uint};
 use alloy_signer::SignerSync;
-use alloy_signer_local::PrivateKeySigner;
 use alloy_sol_types::{SolCall, SolError, SolValue, sol};
-use presim::{
-    source::devnet::world::dev_signers,
-    wallet::{BatchCall, BatchExecutor, Delegation, WalletError},
-};
-use revm::bytecode::Bytecode;
+use presim::testing::{source::devnet::world::dev_signers, wallet::BatchExecutor};
 use serde_json::{Value, json};
 
-use crate::support::{TestNode, items, number};
+use crate::support::{TestNode, items};
 
 sol! {
     // ERC-7821 and what else contracts call on accounts, from the standards and not from the contract's build.
@@ -72,7 +65,7 @@ enum Outcome {
 impl DelegatedDevnet {
     fn new() -> Self {
         let node = TestNode::quiet();
-        let [account, stranger] = [1, 2].map(|index| node.node.info().accounts[index].address());
+        let [account, stranger] = [1, 2].map(|index| node.account(index));
         Self { node, account, stranger }
     }
 
@@ -473,114 +466,4 @@ async fn the_accounts_own_signature_is_valid_and_no_other() {
     nobody[64] = 27;
     let call = IAccount::isValidSignatureCall { hash: B256::ZERO, signature: nobody.into() };
     assert_eq!(bench.view(Address::ZERO, call).await, invalid);
-}
-
-// The data that presim derives from a batch.
-
-fn batch_call(to: Option<Address>, gas_limit: Option<u64>, data: Vec<u8>) -> BatchCall {
-    BatchCall { to, value: U256::from(1), data: data.into(), gas_limit, capabilities: vec![] }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn call_data_does_what_the_batch_says() {
-    let bench = DelegatedDevnet::new();
-    let some = Some(WITNESS);
-    let zero = Some(Address::ZERO);
-    let cases = [
-        (vec![batch_call(some, None, vec![1]), batch_call(some, None, vec![2])], "01000000000000000000", 2, 0),
-        (vec![batch_call(some, Some(60_000), vec![1]), batch_call(some, None, vec![2])], "01000000000078210001", 2, 0),
-        (vec![batch_call(zero, None, vec![]), batch_call(some, None, vec![1])], "01000000000078210001", 1, 1),
-    ];
-    for (calls, start, seen, given) in cases {
-        let data = BatchExecutor::execute_calldata(&calls).unwrap();
-        assert_eq!(IAccount::executeCall::abi_decode(&data).unwrap().mode, mode(start));
-        let outcomes = bench.run(vec![balance_of(Address::ZERO), bench.own(data), balance_of(Address::ZERO)]).await;
-        let logs = (1..=seen).map(|index| bench.seen(1, vec![index])).collect();
-        assert_eq!(outcomes[1], Outcome::Done(Bytes::new(), logs));
-        assert_eq!(word(&outcomes[2]) - word(&outcomes[0]), U256::from(given));
-    }
-}
-
-#[test]
-fn what_an_atomic_batch_cannot_do_is_named() {
-    let fine = batch_call(Some(WITNESS), None, vec![]);
-    let cases = [
-        (batch_call(None, None, vec![0]), "params[0].calls[1].to: "),
-        (batch_call(Some(WITNESS), Some(0), vec![]), "params[0].calls[1].capabilities.gasLimitOverride.value: "),
-    ];
-    for (call, start) in cases {
-        let error = BatchExecutor::execute_calldata(&[fine.clone(), call]).unwrap_err();
-        let WalletError::Shape(detail) = error else { panic!("{error:?}") };
-        assert!(detail.starts_with(start) && detail.contains("expected"), "{detail}");
-    }
-}
-
-#[test]
-fn an_accounts_code_says_whom_it_has_delegated_to() {
-    let executor = BatchExecutor::new(None);
-    assert_eq!(executor.address(), BatchExecutor::default_address());
-    let raw = |bytes: Bytes| Bytecode::new_raw(bytes);
-    let other = BatchExecutor::new(Some(NOBODY));
-    assert_eq!(executor.delegation(&Bytecode::default()), Delegation::None);
-    assert_eq!(executor.delegation(&raw(designator(executor.address()))), Delegation::Executor);
-    assert_eq!(executor.delegation(&raw(designator(NOBODY))), Delegation::Other(NOBODY));
-    assert_eq!(other.delegation(&raw(designator(NOBODY))), Delegation::Executor);
-    assert_eq!(executor.delegation(&raw(BatchExecutor::runtime_code().clone())), Delegation::Contract);
-    // presim cannot deploy an executor whose address is set by configuration.
-    assert_eq!((executor.deployment().is_some(), other.deployment().is_some()), (true, false));
-}
-
-/// Sends a transaction and returns its receipt once it is mined.
-async fn sent(node: &TestNode, tx: TxEip7702, signer: &PrivateKeySigner) -> Value {
-    let signature = signer.sign_hash_sync(&tx.signature_hash()).unwrap();
-    let raw = Bytes::from(TxEnvelope::from(tx.into_signed(signature)).encoded_2718());
-    node.result("/", "eth_sendRawTransactionSync", json!([raw])).await
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_executor_deploys_where_it_is_said_to_and_an_account_delegates_to_it() {
-    let node = TestNode::start(&["--traffic", "0", "--sub-block-ms", "5", "--sub-blocks", "2"]);
-    let executor = BatchExecutor::new(None);
-    let deployment = executor.deployment().unwrap();
-    let [deployer, owner] = [2, 3].map(|index| dev_signers().unwrap()[index].clone());
-    let tx = json!({"from": deployer.address(), "to": deployment.to, "input": deployment.data});
-    let code = json!([executor.address(), "pending"]);
-    assert_eq!(node.result("/", "eth_getCode", code.clone()).await, "0x");
-    let returned = node.result("/standard", "eth_call", json!([tx, "pending"])).await;
-    assert_eq!(returned, json!(Bytes::copy_from_slice(executor.address().as_slice())));
-    let gas = number(&node.result("/standard", "eth_estimateGas", json!([tx])).await);
-    assert!(gas < 1_000_000, "{gas}");
-    node.result("/", "eth_sendTransaction", json!([tx])).await;
-    let deployed = async {
-        let mut changes = node.node.snapshots().changes();
-        while node.result("/", "eth_getCode", code.clone()).await == "0x" {
-            changes.changed().await.expect("the node publishes");
-        }
-    };
-    tokio::time::timeout(crate::support::BOUND, deployed).await.expect("it is deployed in time");
-    assert_eq!(node.result("/", "eth_getCode", code).await, json!(BatchExecutor::runtime_code()));
-    // A second deployment fails.
-    assert_eq!(node.error("/standard", "eth_call", json!([tx, "pending"])).await["code"], 3);
-
-    // One transaction delegates the account and makes the calls.
-    let authorization = Authorization { chain_id: U256::from(31337), address: executor.address(), nonce: 1 };
-    let signature = owner.sign_hash_sync(&authorization.signature_hash()).unwrap();
-    let calls = [batch_call(Some(NOBODY), None, vec![]), batch_call(Some(WITNESS), Some(50_000), vec![])];
-    let tx = TxEip7702 {
-        chain_id: 31337,
-        nonce: 0,
-        gas_limit: 400_000,
-        max_fee_per_gas: 10_000_000_000,
-        max_priority_fee_per_gas: 1,
-        to: owner.address(),
-        input: BatchExecutor::execute_calldata(&calls).unwrap(),
-        authorization_list: vec![authorization.into_signed(signature)],
-        ..TxEip7702::default()
-    };
-    assert_eq!(sent(&node, tx, &owner).await["status"], "0x1");
-    for to in [NOBODY, WITNESS] {
-        assert_eq!(node.result("/", "eth_getBalance", json!([to, "pending"])).await, "0x1");
-    }
-    let code = node.result("/", "eth_getCode", json!([owner.address(), "pending"])).await;
-    assert_eq!(code, json!(designator(executor.address())));
 }

@@ -43,11 +43,8 @@ async fn answers_are_those_of_runs_that_share_nothing() {
         },
         "alloc": {}, "timestamp": "0x1", "gasLimit": "0x3938700", "difficulty": "0x0", "baseFeePerGas": "0x3b9aca00",
     });
-    let file = tempfile::NamedTempFile::new().unwrap();
-    serde_json::to_writer(&file, &genesis).unwrap();
-    let flags = ["--genesis", file.path().to_str().unwrap(), "--feed", "static"];
-    let sharing = TestNode::start(&flags);
-    let alone = TestNode::start(&[&flags[..], &["--prefix-cache-mb", "0"]].concat());
+    let sharing = TestNode::on(&genesis, &["--feed", "static"]);
+    let alone = TestNode::on(&genesis, &["--feed", "static", "--prefix-cache-mb", "0"]);
     let outputs = [
         json!({}),
         json!({ "validation": false, "traceTransfers": true }),

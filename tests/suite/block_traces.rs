@@ -6,7 +6,7 @@ use alloy_primitives::{B256, U256, keccak256};
 use serde_json::{Value, json};
 
 use crate::{
-    support::{BOUND, TestNode, hex, items, number, shared},
+    support::{TestNode, hex, items, number, shared},
     tracing::{ALPHA, PROBE, TRADER, swap},
 };
 
@@ -26,7 +26,7 @@ pub fn are_of(traces: &Value, receipts: &Value) {
 #[tokio::test(flavor = "multi_thread")]
 async fn every_trace_of_the_official_chain_uses_the_gas_of_its_receipt() {
     let Some(node) = TestNode::official() else { return };
-    let head = number(&node.result("/", "eth_blockNumber", json!([])).await);
+    let head = node.height().await;
     let calls = json!({"tracer": "callTracer", "tracerConfig": {"withLog": true}});
     let mut traced = 0;
     for block in 1..=head {
@@ -35,7 +35,7 @@ async fn every_trace_of_the_official_chain_uses_the_gas_of_its_receipt() {
         for options in [&calls, &steps] {
             are_of(&node.result("/", "debug_traceBlockByNumber", json!([hex(block), options])).await, &receipts);
         }
-        let hash = node.result("/", "eth_getBlockByNumber", json!([hex(block), false])).await["hash"].take();
+        let hash = node.block(hex(block)).await["hash"].take();
         let traces = node.result("/", "debug_traceBlockByHash", json!([hash, calls])).await;
         for (trace, receipt) in items(&traces).iter().zip(items(&receipts)) {
             let one = node.result("/", "debug_traceTransaction", json!([trace["txHash"], calls])).await;
@@ -117,13 +117,7 @@ async fn the_block_being_built_is_traced_as_far_as_it_is_built() {
     let mut call = swap(U256::from(1));
     call["gas"] = json!("0x100000");
     let hash = node.result("/", "eth_sendTransaction", json!([call])).await;
-    let mut changes = node.node.snapshots().changes();
-    let included = async {
-        while node.result("/", "eth_getTransactionReceipt", json!([hash])).await.is_null() {
-            changes.changed().await.unwrap();
-        }
-    };
-    tokio::time::timeout(BOUND, included).await.expect("it is included");
+    node.mined(&hash).await;
     let options = json!({"tracer": "callTracer"});
     let calls = [
         ("debug_traceBlockByNumber", json!(["pending", options])),
@@ -158,7 +152,7 @@ async fn sealed_blocks_of_a_devnet_are_traced_while_their_states_are_kept() {
     assert_eq!(error["code"], -32000);
     let message = error["message"].as_str().unwrap();
     assert!(message.contains("--keep-blocks") && message.contains("is not traceable"), "{message}");
-    let old = node.result("/", "eth_getBlockByNumber", json!([hex(kept), false])).await;
+    let old = node.block(hex(kept)).await;
     if let Some(transaction) = items(&old["transactions"]).first() {
         let error = node.error("/", "debug_traceTransaction", json!([transaction])).await;
         assert!(error["message"].as_str().unwrap().contains("--keep-blocks"), "{error}");
@@ -240,7 +234,7 @@ async fn a_storage_is_listed_as_it_was_before_a_transaction() {
 async fn what_is_not_in_the_chain_is_not_traced() {
     let node = TestNode::quiet();
     let unknown = format!("0x{:064x}", 1);
-    let genesis = node.result("/", "eth_getBlockByNumber", json!(["0x0", false])).await["hash"].take();
+    let genesis = node.block("0x0").await["hash"].take();
     for (method, params, message) in [
         ("debug_traceBlockByNumber", json!(["0x0"]), "genesis is not traceable".to_owned()),
         ("debug_traceBlockByHash", json!([genesis]), "genesis is not traceable".to_owned()),

@@ -43,7 +43,7 @@ impl SigningNode {
     }
 
     async fn on(node: TestNode) -> Self {
-        let block = node.result("/", "eth_getBlockByNumber", json!(["pending"])).await;
+        let block = node.block("pending").await;
         let (open, base_fee) = (number(&block["number"]), number(&block["baseFeePerGas"]).into());
         Self { node, open, base_fee }
     }
@@ -345,7 +345,7 @@ async fn blobs_are_bounded_by_the_block() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bundle_at_pending_continues_the_block_being_built() {
     let bench = SigningNode::new().await;
-    let block = bench.node.result("/", "eth_getBlockByNumber", json!(["pending"])).await;
+    let block = bench.node.block("pending").await;
     // NUMBER, TIMESTAMP, BASEFEE, COINBASE, PREVRANDAO, GASLIMIT, BLOCKHASH of the parent.
     let tx =
         bench.sign(1, bench.tx(0, TxKind::Create, 0, showing(&["43", "42", "48", "41", "44", "45", "6001430340"])));
@@ -358,7 +358,7 @@ async fn a_bundle_at_pending_continues_the_block_being_built() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bundle_on_a_sealed_block_begins_the_next() {
     let bench = SigningNode::new().await;
-    let head = bench.node.result("/", "eth_getBlockByNumber", json!(["latest"])).await;
+    let head = bench.node.block("latest").await;
     let field = |name: &str| -> U256 { head[name].as_str().unwrap().parse().unwrap() };
     // The same, and the parent's hash and beacon root by the contracts of EIP-2935 and EIP-4788, each by a STATICCALL.
     let ask = |word: &str, contract: &str| format!("{word}5f52602061010060205f73{contract}5afa5061010051");
@@ -451,7 +451,7 @@ async fn a_bundle_has_the_state_and_the_gas_that_the_block_being_built_left() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bundle_past_the_block_being_built_stands_on_it() {
     let bench = SigningNode::new().await;
-    let open = bench.node.result("/", "eth_getBlockByNumber", json!(["pending"])).await;
+    let open = bench.node.block("pending").await;
     let tx = bench.sign(1, bench.tx(0, TxKind::Create, 0, showing(&["43", "42", "6001430340"])));
     let result = bench.run(&[tx], json!({"blockNumber": bench.open + 1})).await;
     assert_eq!(result["stateBlockNumber"], bench.open);

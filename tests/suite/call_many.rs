@@ -1,12 +1,10 @@
 //! `eth_callMany`, and calls in the middle of a block, on the devnet's growing blocks and on the official chain's.
 
-use std::time::Instant;
-
 use alloy_primitives::{Address, U256, hex};
 use serde_json::{Value, json};
 
 use crate::{
-    support::{BOUND, TestNode, number, shared},
+    support::{TestNode, number, shared},
     tracing::{PROBE, TRADER, swap},
 };
 
@@ -64,7 +62,7 @@ async fn a_bundle_runs_in_its_own_block_and_one_that_says_nothing_in_the_next() 
         {"transactions": [call], "blockOverrides": {"coinbase": TRADER}},
     ]);
     let results = node.result("/", "eth_callMany", json!([bundles, {"blockNumber": "pending"}, state])).await;
-    let pending = node.result("/", "eth_getBlockByNumber", json!(["pending", false])).await;
+    let pending = node.block("pending").await;
     let (number, time) = (number(&pending["number"]), number(&pending["timestamp"]));
     let seen: Vec<Vec<U256>> = results.as_array().unwrap().iter().map(|bundle| words(&bundle[0])).collect();
     let numbers_and_times: Vec<[U256; 2]> = seen.iter().map(|words| [words[0], words[1]]).collect();
@@ -108,19 +106,15 @@ async fn a_call_that_fails_has_the_error_of_its_dialect_and_changes_nothing() {
 async fn the_open_block_can_be_entered_after_any_of_its_transactions() {
     // One block gets many transactions, because it is never sealed while the test runs.
     let node = TestNode::start(&["--sub-block-ms", "50", "--sub-blocks", "10000", "--keep-snapshots", "100000"]);
-    let deadline = Instant::now() + BOUND;
-    let (at, block) = loop {
-        assert!(Instant::now() < deadline, "no block with three transactions");
+    let three = async || {
         let snapshot = node.result("/", "presim_snapshot", json!([])).await;
         let at = json!({"snapshotId": snapshot["id"]});
         let block = node.result("/", "eth_getBlockByNumber", json!(["pending", true])).await;
         let count = block["transactions"].as_array().map_or(0, Vec::len);
         let again = node.result("/", "presim_snapshot", json!([])).await;
-        if count >= 3 && again["id"] == snapshot["id"] {
-            break (at, block);
-        }
-        tokio::task::yield_now().await;
+        (count >= 3 && again["id"] == snapshot["id"]).then_some((at, block))
     };
+    let (at, block) = node.when("a block with three transactions", three).await;
     let transactions = block["transactions"].as_array().unwrap();
     let sender: Address = transactions[0]["from"].as_str().unwrap().parse().unwrap();
     let nonce_before = number(&transactions[0]["nonce"]);
@@ -165,19 +159,9 @@ async fn the_open_block_can_be_entered_after_any_of_its_transactions() {
 /// Returns the call with the fields of a transaction.
 fn as_call(tx: &Value) -> Value {
     let mut call = json!({});
-    for field in [
-        "from",
-        "to",
-        "gas",
-        "value",
-        "nonce",
-        "accessList",
-        "maxFeePerGas",
-        "maxPriorityFeePerGas",
-        "blobVersionedHashes",
-        "maxFeePerBlobGas",
-        "authorizationList",
-    ] {
+    const FIELDS: &str = "from to gas value nonce accessList maxFeePerGas maxPriorityFeePerGas blobVersionedHashes \
+        maxFeePerBlobGas authorizationList";
+    for field in FIELDS.split(' ') {
         if let Some(value) = tx.get(field) {
             call[field] = value.clone();
         }
@@ -194,7 +178,7 @@ async fn the_transactions_of_the_official_chain_use_the_same_gas_again_where_the
     let Some(folder) = shared("vectors/execution-apis") else { return };
     let (genesis, chain) = (folder.join("genesis.json"), folder.join("chain.rlp"));
     let node = TestNode::start(&["--genesis", genesis.to_str().unwrap(), "--chain", chain.to_str().unwrap()]);
-    let head = number(&node.result("/standard", "eth_blockNumber", json!([])).await);
+    let head = node.height().await;
     let mut traced = 0;
     for height in 1..=head {
         let at = json!(format!("{height:#x}"));
@@ -225,7 +209,7 @@ async fn a_historic_block_is_entered_at_its_ends_as_its_own_and_its_parents_stat
     let Some(folder) = shared("vectors/execution-apis") else { return };
     let (genesis, chain) = (folder.join("genesis.json"), folder.join("chain.rlp"));
     let node = TestNode::start(&["--genesis", genesis.to_str().unwrap(), "--chain", chain.to_str().unwrap()]);
-    let head = number(&node.result("/standard", "eth_blockNumber", json!([])).await);
+    let head = node.height().await;
     let mut changed = 0;
     for height in 1..=head {
         let (at, parent) = (json!(format!("{height:#x}")), json!(format!("{:#x}", height - 1)));
@@ -251,18 +235,7 @@ async fn a_historic_block_is_entered_at_its_ends_as_its_own_and_its_parents_stat
 
 #[tokio::test(flavor = "multi_thread")]
 async fn bad_bundles_are_refused_and_their_field_named() {
-    let node = TestNode::start(&[
-        "--traffic",
-        "0",
-        "--sub-block-ms",
-        "60000",
-        "--max-blocks",
-        "2",
-        "--max-block-calls",
-        "3",
-        "--max-calls",
-        "4",
-    ]);
+    let node = TestNode::quiet_with(&["--max-blocks", "2", "--max-block-calls", "3", "--max-calls", "4"]);
     let call = json!({"to": PROBE});
     let latest = json!({"blockNumber": "latest"});
     let one = json!([{"transactions": [call]}]);

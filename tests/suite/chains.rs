@@ -1,6 +1,6 @@
 //! Osaka's EVM on the OP stack, and blocks of less than a second.
 
-use std::{fs, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use alloy_consensus::{BlockBody, SignableTransaction, TxEip1559};
 use alloy_eips::{Encodable2718, eip4895::Withdrawals};
@@ -10,7 +10,7 @@ use alloy_primitives::{Address, B256, Bytes, TxKind, U256, address, hex};
 use alloy_rlp::Encodable;
 use alloy_signer::SignerSync;
 use op_alloy::consensus::TxDeposit;
-use presim::{
+use presim::testing::{
     chain::{Attributes, BASE_TIME, BlockHashes, ChainSpec, ChainTx, genesis_block},
     engine::{open_block, seal},
     ledger::Snapshot,
@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 
 use crate::{
     op_chain::config,
-    support::{TestNode, hex, number},
+    support::{TestNode, chain_files, hex, number},
 };
 
 fn known(id: u64) -> ChainSpec {
@@ -63,8 +63,7 @@ fn the_tables_of_ethereums_networks_agree_with_alloys() {
 }
 
 /// Starts a static node on a chain of the OP stack whose newest fork is `last`, with `flags`.
-fn op_node(last: &str, flags: &[&str]) -> (TestNode, tempfile::NamedTempFile) {
-    let file = tempfile::NamedTempFile::new().unwrap();
+fn op_node(last: &str, flags: &[&str]) -> TestNode {
     let genesis = json!({
         "config": config(4242, last),
         "alloc": { dev_signers().unwrap()[0].address().to_string(): { "balance": "0x56bc75e2d63100000" } },
@@ -72,9 +71,7 @@ fn op_node(last: &str, flags: &[&str]) -> (TestNode, tempfile::NamedTempFile) {
         "extraData": "0x01000000fa0000000600000000000f4240",
         "baseFeePerGas": "0x3b9aca00", "mixHash": B256::ZERO, "coinbase": Address::ZERO,
     });
-    fs::write(file.path(), genesis.to_string()).unwrap();
-    let all = [&["--genesis", file.path().to_str().unwrap(), "--feed", "static"], flags].concat();
-    (TestNode::start(&all), file)
+    TestNode::on(&genesis, &[&["--feed", "static"], flags].concat())
 }
 
 const PAIRING: &str = "0x0000000000000000000000000000000000000008";
@@ -99,7 +96,7 @@ async fn karst_and_azul_are_osakas_evm_and_karst_alone_lowers_the_limit_of_the_p
         ("jovian", &["--fork", "azul=0"][..], true, 427),
         ("jovian", &["--fork", "KARST=1694498816"][..], true, 300),
     ] {
-        let (node, _genesis) = op_node(last, flags);
+        let node = op_node(last, flags);
         let what = format!("{last} {flags:?}");
         // EIP-7951 doubles the price of P256VERIFY, to which 160 zero bytes add 640.
         assert_eq!(used(&node, P256, 160).await, (true, 21_640 + if osaka { 6_900 } else { 3_450 }), "{what}");
@@ -149,7 +146,7 @@ fn transfer_with(gas_limit: u64) -> Bytes {
 
 #[tokio::test]
 async fn eth_config_of_the_op_stack_has_its_precompiles_and_no_blobs() {
-    let (node, _genesis) = op_node("jovian", &["--fork", "azul=1,beryl=2000000000"]);
+    let node = op_node("jovian", &["--fork", "azul=1,beryl=2000000000"]);
     let told = node.result("/", "eth_config", json!([])).await;
     let (current, next) = (&told["current"], &told["next"]);
     assert_eq!(current["blobSchedule"]["max"], 0, "{told}");
@@ -246,21 +243,12 @@ impl DenimChain {
         alloy_consensus::Block { header, body }.encode(blocks);
         sealed.snapshot
     }
-
-    /// Writes the files of the chain, and returns their folder and the flags that name them.
-    fn files(&self) -> (tempfile::TempDir, Vec<String>) {
-        let folder = tempfile::tempdir().unwrap();
-        let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
-        fs::write(path("genesis.json"), self.genesis.to_string()).unwrap();
-        fs::write(path("chain.rlp"), &self.blocks).unwrap();
-        let flags = vec!["--genesis".to_owned(), path("genesis.json"), "--chain".to_owned(), path("chain.rlp")];
-        (folder, flags)
-    }
 }
 
 #[tokio::test]
 async fn blocks_of_200_ms_share_timestamps_and_say_their_milliseconds() {
-    let (_folder, flags) = DenimChain::new().files();
+    let DenimChain { genesis, blocks } = DenimChain::new();
+    let (_folder, flags) = chain_files(&genesis, &blocks);
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     let node = TestNode::start(&flags);
     for path in ["/", "/standard"] {
@@ -277,14 +265,14 @@ async fn blocks_of_200_ms_share_timestamps_and_say_their_milliseconds() {
         }
     }
     // The same blocks under rules by which timestamps grow.
-    let refused = TestNode::try_start(&[&flags[..], &["--fork", "denim=1800000000"]].concat()).err().expect("an error");
-    let text = format!("{refused:#}");
+    let text = TestNode::refusal(&[&flags[..], &["--fork", "denim=1800000000"]].concat());
     assert!(text.contains("timestamp") && text.contains(&format!("more than the parent's {START}")), "{text}");
 }
 
 #[tokio::test]
 async fn simulated_blocks_go_on_by_the_milliseconds_of_the_chain() {
-    let (_folder, flags) = DenimChain::new().files();
+    let DenimChain { genesis, blocks } = DenimChain::new();
+    let (_folder, flags) = chain_files(&genesis, &blocks);
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     let node = TestNode::start(&flags);
     let asks = json!({"calls": [{"to": BASE_TIME}]});

@@ -8,8 +8,8 @@ use std::{
 use serde_json::{Value, json};
 
 use crate::{
-    process::{Variables, command, eventually, file, text},
-    support::{TestNode, shared, signal, token, token_file},
+    process::{Variables, command, eventually, file, refusing_port, text},
+    support::{TestNode, request, shared, signal, token, token_file},
     terminal::Terminal,
 };
 
@@ -122,11 +122,9 @@ fn each_to_begins_a_call_and_the_flags_before_the_first_are_of_all() {
 fn a_bundle_is_a_payload_its_params_or_a_whole_request() {
     let node = TestNode::quiet();
     let payload = json!({"blockStateCalls": [{"calls": [{"from": ALICE, "to": BOB, "value": "0x1"}]}]});
-    for bundle in [
-        payload.clone(),
-        json!([payload, "latest"]),
-        json!({"jsonrpc": "2.0", "id": 1, "method": "presim_simulate", "params": [payload, "pending"]}),
-    ] {
+    for bundle in
+        [payload.clone(), json!([payload, "latest"]), request(1, "presim_simulate", json!([payload, "pending"]))]
+    {
         let kept = file(&bundle.to_string());
         ask(&node, "simulate", &[text(kept.path())]).expect(0, &["success", "21,000"]);
         let url = node.url("/standard");
@@ -349,7 +347,7 @@ fn a_bundle_with_outputs_of_its_own_is_shown_as_others_are() {
 
 #[test]
 fn an_upstream_where_nothing_listens_is_told_at_once() {
-    let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (_held, gone) = refusing_port();
     let url = format!("http://{gone}");
     let refused = format!("no node answers at --upstream {url}");
     // A command that waits would take an hour.
@@ -418,8 +416,8 @@ fn a_token_is_sent_over_http_and_websocket() {
 fn a_token_with_spaces_is_no_token() {
     let tokens = file("[[token]]\nname = \"a\"\ntoken = \"a token of some length\"\nrate = 1\n");
     let expected = "expected ASCII characters without spaces";
-    let error = TestNode::try_start(&["--token-file", text(tokens.path())]).map(drop).expect_err("it is refused");
-    assert!(format!("{error:#}").contains(expected), "{error:#}");
+    let error = TestNode::refusal(&["--token-file", text(tokens.path())]);
+    assert!(error.contains(expected), "{error}");
     let args = ["simulate", "--to", BOB, "--token-file", text(tokens.path())];
     fed("", &args, &[]).expect(2, &[expected]);
     fed("", &args[..3], &[("PRESIM_TOKEN", "a token of some length")]).expect(2, &["PRESIM_TOKEN", expected]);
@@ -513,7 +511,7 @@ fn what_a_system_needs_is_printed() {
 #[test]
 fn the_example_configuration_has_every_setting_and_its_defaults_are_the_defaults() {
     use clap::{CommandFactory, Parser};
-    use presim::config::Config;
+    use presim::Config;
     let example = fed("", &["print", "config"], &[]).out;
     assert!(example.parse::<toml::Table>().unwrap().is_empty(), "everything is commented out: {example}");
     for flag in Config::command().get_arguments().filter_map(|flag| flag.get_long()) {

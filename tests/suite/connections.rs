@@ -7,7 +7,6 @@ use std::{
 
 use futures::{FutureExt, future::join_all};
 use rustix::process::{Resource, getrlimit, setrlimit};
-use serde_json::json;
 use tokio::{
     io::AsyncWriteExt,
     net::{TcpSocket, TcpStream},
@@ -16,11 +15,10 @@ use tokio::{
 
 use crate::{
     process::Presim,
-    raw::{Answer, Frames, Http1, Http2, Transport, WIDE, address, connect, drain},
-    support::{BOUND, TestNode, request},
+    raw::{Frames, Http1, Http2, Transport, WIDE, address, connect, drain, served},
+    support::{BOUND, TestNode, chain_id, endless_bundle, request},
 };
 
-const CODE_AT: &str = "0x00000000000000000000000000000000000c0de0";
 /// The timeout of silent connections in these tests.
 const TIMEOUT: Duration = Duration::from_millis(1_500);
 /// Milliseconds after the end of every test.
@@ -34,12 +32,13 @@ const HALF_HEADERS: &[u8] = &[0, 0, 1, 1, 0, 0, 0, 0, 1, 0x82];
 /// A PING frame of HTTP/2.
 const PING: &[u8] = &[0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
 
-fn at(node: &TestNode) -> SocketAddr {
-    node.node.info().listen
-}
-
 fn impatient() -> TestNode {
     TestNode::quiet_with(&["--io-timeout-ms", "1500"])
+}
+
+/// Returns a bundle that runs for as long as its client waits.
+fn endless() -> String {
+    request(1, "eth_simulateV1", endless_bundle()).to_string()
 }
 
 /// Starts a node on which endless bundles run for as long as their clients wait.
@@ -48,26 +47,9 @@ fn busy(flags: &[&str]) -> TestNode {
     TestNode::quiet_with(&[&slow, flags].concat())
 }
 
-fn chain_id() -> String {
-    request(1, "eth_chainId", json!([])).to_string()
-}
-
-fn endless() -> String {
-    let block = json!({
-        "blockOverrides": {"gasLimit": "0x38d7ea4c68000"},
-        "stateOverrides": {CODE_AT: {"code": "0x5b600056"}},
-        "calls": [{"to": CODE_AT}],
-    });
-    request(1, "eth_simulateV1", json!([{"blockStateCalls": [block]}, "pending"])).to_string()
-}
-
 /// Waits until this many bundles run.
 async fn running(node: &TestNode, bundles: usize) {
     node.shows(&format!("presim_jobs_running{{lane=\"bundle\"}} {bundles}")).await;
-}
-
-fn served(answer: &Answer) {
-    assert_eq!((answer.status, &answer.json()["result"]), (200, &json!("0x7a69")), "{answer:?}");
 }
 
 /// Opens a connection and sends one request on it.
@@ -112,8 +94,8 @@ async fn a_connection_that_brings_no_whole_head_is_cut() {
         &[PREFACE, SETTINGS, PING].concat(),
     ];
     let cut = beginnings.map(async |beginning| {
-        let mut stream = connect(at(&node)).await;
         let began = Instant::now();
+        let mut stream = connect(node.at()).await;
         stream.write_all(beginning).await.expect("it is taken");
         let told = String::from_utf8_lossy(beginning);
         assert!(drain(&mut stream, BOUND).await.is_some(), "{told:?} stays open");
@@ -121,7 +103,7 @@ async fn a_connection_that_brings_no_whole_head_is_cut() {
         assert!(after >= TIMEOUT * 4 / 5, "{told:?} is cut after {after:?}");
     });
     join_all(cut).await;
-    served(&idle(at(&node)).await.ask(&[], &chain_id()).await);
+    served(&idle(node.at()).await.ask(&[], &chain_id()).await);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -131,7 +113,7 @@ async fn a_head_that_comes_by_drops_is_cut() {
     // Pings do not count as requests.
     let pings = [vec![[PREFACE, SETTINGS].concat()], vec![PING.to_vec(); 1_000]].concat();
     let cut = [head, pings].map(async |drops| {
-        let stream = connect(at(&node)).await;
+        let stream = connect(node.at()).await;
         let (mut reads, mut writes) = stream.into_split();
         let dripping = async {
             for drop in drops {
@@ -152,11 +134,11 @@ async fn a_head_that_comes_by_drops_is_cut() {
 #[tokio::test(flavor = "multi_thread")]
 async fn past_max_connections_the_oldest_without_a_request_goes() {
     let node = TestNode::quiet_with(&["--max-connections", "3"]);
-    let mut first = idle(at(&node)).await;
-    let mut second = idle(at(&node)).await;
-    let mut third = Http2::open(at(&node), WIDE).await;
+    let mut first = idle(node.at()).await;
+    let mut second = idle(node.at()).await;
+    let mut third = Http2::open(node.at(), WIDE).await;
     served(&third.ask(&[], &chain_id()).await);
-    let mut fourth = joins(at(&node)).await;
+    let mut fourth = joins(node.at()).await;
     goes(&mut first).await;
     for kept in [&mut second, &mut fourth] {
         served(&kept.ask(&[], &chain_id()).await);
@@ -167,9 +149,9 @@ async fn past_max_connections_the_oldest_without_a_request_goes() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_idle_connection_of_http_2_goes_as_well() {
     let node = TestNode::quiet_with(&["--max-connections", "1"]);
-    let mut idle = Http2::open(at(&node), WIDE).await;
+    let mut idle = Http2::open(node.at(), WIDE).await;
     served(&idle.ask(&[], &chain_id()).await);
-    let mut next = joins(at(&node)).await;
+    let mut next = joins(node.at()).await;
     assert!(idle.ended(BOUND).await, "it stays open");
     served(&next.ask(&[], &chain_id()).await);
 }
@@ -177,14 +159,14 @@ async fn an_idle_connection_of_http_2_goes_as_well() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_with_a_request_under_way_stays() {
     let node = busy(&["--max-connections", "3"]);
-    let mut first = Http1::open(at(&node)).await;
+    let mut first = Http1::open(node.at()).await;
     first.send(&[], &endless()).await;
-    let mut second = Http2::open(at(&node), WIDE).await;
+    let mut second = Http2::open(node.at(), WIDE).await;
     let (answer, mut body) = second.begin(&[]).await;
     body.send_data(endless().into(), true).expect("it is sent");
     running(&node, 2).await;
-    let mut third = idle(at(&node)).await;
-    let mut fourth = joins(at(&node)).await;
+    let mut third = idle(node.at()).await;
+    let mut fourth = joins(node.at()).await;
     goes(&mut third).await;
     served(&fourth.ask(&[], &chain_id()).await);
     // A client that is cut off frees its worker.
@@ -196,12 +178,15 @@ async fn a_connection_with_a_request_under_way_stays() {
 async fn where_all_have_a_request_under_way_the_next_is_told_so() {
     for bound in ["--max-connections", "--max-connections-per-address"] {
         let node = busy(&[bound, "1"]);
-        let mut first = Http1::open(at(&node)).await;
+        let mut first = Http1::open(node.at()).await;
         first.send(&[], &endless()).await;
         running(&node, 1).await;
-        let answer = Http1::open(at(&node)).await.ask(&[], &chain_id()).await;
+        let answer = Http1::open(node.at()).await.ask(&[], &chain_id()).await;
         assert_eq!((answer.status, answer.code()), (503, -32005), "{bound}: {answer:?}");
+        assert!(answer.json()["id"].is_null(), "{bound}: {answer:?}");
         assert!(first.read().now_or_never().is_none(), "{bound}: it still waits");
+        drop(first);
+        joins(node.at()).await;
     }
 }
 
@@ -209,17 +194,17 @@ async fn where_all_have_a_request_under_way_the_next_is_told_so() {
 async fn a_websocket_never_goes_for_another() {
     for bound in ["--max-connections", "--max-connections-per-address"] {
         let node = TestNode::quiet_with(&[bound, "2"]);
-        let mut socket = Frames::open(at(&node), &[]).await.expect("it is upgraded");
+        let mut socket = Frames::open(node.at(), &[]).await.expect("it is upgraded");
         served(&socket.ask(&chain_id()).await);
         for _ in 0..6 {
-            joins(at(&node)).await;
+            joins(node.at()).await;
         }
         // Other connections are opened and stay silent.
         let mut silent: Vec<TcpStream> = Vec::new();
         for _ in 0..6 {
-            silent.push(connect(at(&node)).await);
+            silent.push(connect(node.at()).await);
         }
-        served(&joins(at(&node)).await.ask(&[], &chain_id()).await);
+        served(&joins(node.at()).await.ask(&[], &chain_id()).await);
         served(&socket.ask(&chain_id()).await);
     }
 }
@@ -234,11 +219,11 @@ async fn from(address: &str, at: SocketAddr) -> Http1 {
 #[tokio::test(flavor = "multi_thread")]
 async fn past_the_bound_of_an_address_its_oldest_goes_and_no_other_s() {
     let node = TestNode::quiet_with(&["--max-connections-per-address", "2"]);
-    let mut other = from("127.0.0.2", at(&node)).await;
+    let mut other = from("127.0.0.2", node.at()).await;
     served(&other.ask(&[], &chain_id()).await);
-    let mut first = idle(at(&node)).await;
-    let mut second = idle(at(&node)).await;
-    let mut third = joins(at(&node)).await;
+    let mut first = idle(node.at()).await;
+    let mut second = idle(node.at()).await;
+    let mut third = joins(node.at()).await;
     goes(&mut first).await;
     for kept in [&mut other, &mut second, &mut third] {
         served(&kept.ask(&[], &chain_id()).await);

@@ -3,11 +3,9 @@
 use alloy_primitives::{Address, B256, U256, hex, keccak256};
 use serde_json::{Value, json};
 
-use crate::support::{TestNode, number};
+use crate::support::{CODE_AT, PATHS, TestNode, number};
 
-/// An address without an account, where tests put their code.
-const CODE_AT: &str = "0x00000000000000000000000000000000000c0de0";
-/// Another such address.
+/// Another address without an account.
 const OTHER: &str = "0x00000000000000000000000000000000000c0de1";
 /// An address that stays without an account.
 const NOBODY: &str = "0x00000000000000000000000000000000000000fe";
@@ -43,10 +41,6 @@ fn address_word(address: &str) -> Value {
     json!(format!("0x{:0>64}", address.trim_start_matches("0x").to_lowercase()))
 }
 
-fn account(node: &TestNode, index: usize) -> String {
-    format!("{:?}", node.node.info().accounts[index].address())
-}
-
 /// Returns the address of the devnet's wrapped ether.
 fn weth(node: &TestNode) -> Address {
     node.node.info().trading.expect("the devnet has a trading world").weth
@@ -79,51 +73,12 @@ fn is_hex(value: &Value) -> bool {
         .is_some_and(|digits| digits.bytes().all(|digit| digit.is_ascii_digit() || (b'a'..=b'f').contains(&digit)))
 }
 
-// Envelope.
-
-#[tokio::test(flavor = "multi_thread")]
-async fn an_answer_bears_the_version_the_id_and_a_result() {
-    let node = TestNode::quiet();
-    let answer = node.send("/", &json!({"jsonrpc": "2.0", "id": 83, "method": "eth_chainId", "params": []})).await;
-    assert_eq!(answer, json!({"jsonrpc": "2.0", "id": 83, "result": "0x7a69"}));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn an_error_bears_the_version_the_id_a_numeric_code_and_a_message() {
-    let node = TestNode::quiet();
-    let answer = node.send("/", &json!({"jsonrpc": "2.0", "id": 83, "method": "eth_nothing", "params": []})).await;
-    assert_eq!((&answer["jsonrpc"], &answer["id"]), (&json!("2.0"), &json!(83)));
-    assert_eq!(answer["error"]["code"], -32601);
-    assert!(answer["error"]["message"].as_str().is_some_and(|text| text.contains("eth_nothing")), "{answer}");
-    assert_eq!(answer.get("result"), None);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_version_other_than_2_0_is_an_invalid_request() {
-    let node = TestNode::quiet();
-    for version in [json!("1.0"), json!(2), json!(2.0), Value::Null] {
-        let answer = node.send("/", &json!({"jsonrpc": version, "id": 4, "method": "eth_chainId", "params": []})).await;
-        assert_eq!((&answer["error"]["code"], &answer["id"]), (&json!(-32600), &json!(4)), "{version}: {answer}");
-    }
-}
-
 // eth_call.
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_call_reads_a_contract_of_the_chain() {
-    let node = TestNode::quiet();
-    let alpha = node.node.info().trading.expect("the devnet trades").alpha;
-    let data = with_address("balanceOf(address)", &account(&node, 1));
-    for selector in ["pending", "latest", "safe", "finalized", "earliest", "0x0"] {
-        let result = node.result("/", "eth_call", json!([{"to": alpha, "data": data}, selector])).await;
-        assert_eq!(result, word(100_000 * u128::from(GWEI) * u128::from(GWEI)), "{selector}");
-    }
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_field_of_a_call_is_what_the_code_sees() {
     let node = TestNode::quiet();
-    let sender = account(&node, 0);
+    let sender = format!("{:?}", node.account(0));
     let cases = [
         ("from", "33", json!({"from": sender}), address_word(&sender)),
         ("no from", "33", json!({}), address_word("0x0")),
@@ -140,6 +95,9 @@ async fn each_field_of_a_call_is_what_the_code_sees() {
             word(3 * GWEI),
         ),
         ("no price", "3a", json!({"from": sender}), word(0)),
+        ("gas", "5a", json!({"gas": "0xc350"}), word(50_000 - 21_000 - 2)),
+        // The most that a request may have.
+        ("no gas", "5a", json!({}), word(50_000_000 - 21_000 - 2)),
         ("nonce", "33", json!({"from": sender, "nonce": "0x63"}), address_word(&sender)),
         ("accessList", "30", json!({"accessList": [{"address": OTHER, "storageKeys": []}]}), address_word(CODE_AT)),
     ];
@@ -148,21 +106,6 @@ async fn each_field_of_a_call_is_what_the_code_sees() {
         let params = json!([call, "pending", {CODE_AT: {"code": returning(opcodes)}}]);
         assert_eq!(node.result("/", "eth_call", params).await, expected, "{name}");
     }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_gas_of_a_call_is_what_its_code_may_use() {
-    let node = TestNode::quiet();
-    let params = json!([{"to": CODE_AT, "gas": "0xc350"}, "pending", {CODE_AT: {"code": returning("5a")}}]);
-    let left = number(&node.result("/", "eth_call", params).await);
-    assert_eq!(left, 50_000 - 21_000 - 2);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_call_without_gas_gets_a_high_limit() {
-    let node = TestNode::quiet();
-    let left = number(&node.result("/", "eth_call", calling(&returning("5a"))).await);
-    assert_eq!(left, 50_000_000 - 21_000 - 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -216,15 +159,6 @@ async fn standard_does_without_to_and_block() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_block_that_is_not_known_is_refused() {
-    let node = TestNode::quiet();
-    for selector in [json!("0xffff"), json!({"blockHash": B256::repeat_byte(7)}), json!({"snapshotId": "0xffffff"})] {
-        let error = node.error("/", "eth_call", json!([{"to": NOBODY}, selector])).await;
-        assert_eq!(error["code"], -32000, "{selector}: {error}");
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn an_unknown_field_is_named_where_it_is() {
     let node = TestNode::quiet();
     let sim = |block: Value| json!([{"blockStateCalls": [block]}, "pending"]);
@@ -265,20 +199,6 @@ async fn an_unknown_field_is_named_where_it_is() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_parameter_too_many_is_refused() {
-    let node = TestNode::quiet();
-    let cases = [
-        ("eth_call", json!([{"to": NOBODY}, "pending", {}, {}, 1])),
-        ("eth_simulateV1", json!([{"blockStateCalls": [{}]}, "pending", 1])),
-        ("eth_getCode", json!([NOBODY, "pending", 1])),
-        ("eth_chainId", json!([1])),
-    ];
-    for (method, params) in cases {
-        assert_eq!(node.error("/", method, params).await["code"], -32602, "{method}");
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn a_reverting_call_is_minus_32000_with_its_data() {
     let node = TestNode::quiet();
     let data = error_string("not today");
@@ -313,7 +233,7 @@ async fn a_call_that_the_evm_stops_says_why() {
     let node = TestNode::quiet();
     for (code, text) in [("0xfe", "invalid opcode: INVALID"), ("0x01", "stack underflow"), ("0x600056", "invalid jump")]
     {
-        for path in ["/", "/standard"] {
+        for path in PATHS {
             let error = node.error(path, "eth_call", calling(code)).await;
             assert_eq!(error["code"], -32000, "{code}: {error}");
             assert!(error["message"].as_str().is_some_and(|message| message.contains(text)), "{code}: {error}");
@@ -400,22 +320,6 @@ async fn block_overrides_are_what_the_call_sees() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_call_at_pending_sees_the_block_being_built() {
-    let node = TestNode::quiet();
-    let open = node.result("/", "presim_snapshot", json!([])).await;
-    let seen = node.result("/", "eth_call", calling(&returning("43"))).await;
-    assert_eq!(number(&seen), number(&open["blockNumber"]));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_free_call_sees_the_base_fee_on_root_and_zero_on_standard() {
-    let node = TestNode::quiet();
-    let fee = number(&node.result("/", "eth_call", calling(&returning("48"))).await);
-    assert_eq!(fee, 875_000_000);
-    assert_eq!(node.result("/standard", "eth_call", calling(&returning("48"))).await, word(0));
-}
-
 // eth_simulateV1.
 
 #[tokio::test(flavor = "multi_thread")]
@@ -423,32 +327,12 @@ async fn a_simulated_block_has_every_field_with_its_type() {
     let node = TestNode::quiet();
     let blocks = node.result("/", "eth_simulateV1", bundle(&returning("43"))).await;
     let block = &blocks[0];
-    let words = [
-        "hash",
-        "parentHash",
-        "stateRoot",
-        "mixHash",
-        "parentBeaconBlockRoot",
-        "receiptsRoot",
-        "requestsHash",
-        "sha3Uncles",
-        "transactionsRoot",
-        "withdrawalsRoot",
-    ];
-    let quantities = [
-        "number",
-        "timestamp",
-        "gasLimit",
-        "gasUsed",
-        "baseFeePerGas",
-        "blobGasUsed",
-        "excessBlobGas",
-        "difficulty",
-        "size",
-    ];
-    for (field, length) in
-        words.map(|field| (field, 66)).into_iter().chain([("miner", 42), ("nonce", 18), ("logsBloom", 514)])
-    {
+    let words = "hash parentHash stateRoot mixHash parentBeaconBlockRoot receiptsRoot requestsHash sha3Uncles \
+        transactionsRoot withdrawalsRoot";
+    let quantities =
+        "number timestamp gasLimit gasUsed baseFeePerGas blobGasUsed excessBlobGas difficulty size".split(' ');
+    let others = [("miner", 42), ("nonce", 18), ("logsBloom", 514)];
+    for (field, length) in words.split(' ').map(|field| (field, 66)).chain(others) {
         assert!(is_hex(&block[field]), "{field}: {}", block[field]);
         assert_eq!(block[field].as_str().map(str::len), Some(length), "{field}");
     }
@@ -476,13 +360,8 @@ async fn a_call_result_has_every_field_with_its_type() {
     assert_eq!(call["returnData"], word(1));
     assert_eq!(call["logs"], json!([]));
     assert_eq!(call.get("error"), None);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_call_that_returns_nothing_has_0x() {
-    let node = TestNode::quiet();
     let blocks = node.result("/", "eth_simulateV1", bundle("0x00")).await;
-    assert_eq!(first_call(&blocks)["returnData"], "0x");
+    assert_eq!(first_call(&blocks)["returnData"], "0x", "a call that returns nothing");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -507,27 +386,13 @@ async fn gaps_are_left_out_on_root_and_shown_on_standard() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_first_block_continues_the_one_being_built() {
-    let node = TestNode::quiet();
-    let open = node.result("/", "presim_snapshot", json!([])).await;
-    let time = number(&node.result("/", "eth_call", calling(&returning("42"))).await);
-    let blocks = node.result("/", "eth_simulateV1", json!([{"blockStateCalls": [{}, {}]}, "pending"])).await;
-    assert_eq!(blocks[0]["number"], open["blockNumber"]);
-    assert_eq!(blocks[0]["parentHash"], open["head"]["hash"]);
-    assert_eq!(number(&blocks[0]["timestamp"]), time);
-    assert_eq!(blocks[0]["baseFeePerGas"], "0x342770c0");
-    assert_eq!(blocks[1]["parentHash"], blocks[0]["hash"]);
-    assert_eq!(number(&blocks[1]["number"]), number(&blocks[0]["number"]) + 1);
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn blockhash_sees_the_simulated_blocks() {
     let node = TestNode::quiet();
     let previous = returning("6001430340");
     let call = json!({"stateOverrides": {CODE_AT: {"code": previous}}, "calls": [{"to": CODE_AT}]});
     let mut after_a_gap = call.clone();
     after_a_gap["blockOverrides"] = json!({"number": "0x5"});
-    for path in ["/", "/standard"] {
+    for path in PATHS {
         let params = json!([{"blockStateCalls": [call, {"calls": [{"to": CODE_AT}]}, after_a_gap]}, "pending"]);
         let blocks = node.result(path, "eth_simulateV1", params).await;
         assert_eq!(blocks[1]["calls"][0]["returnData"], blocks[0]["hash"], "{path}");
@@ -540,7 +405,7 @@ async fn blockhash_sees_the_simulated_blocks() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_sees_what_the_calls_and_blocks_before_it_did() {
     let node = TestNode::quiet();
-    let (sender, weth) = (account(&node, 3), weth(&node));
+    let (sender, weth) = (format!("{:?}", node.account(3)), weth(&node));
     let deposit = json!({"from": sender, "to": weth, "value": "0x7"});
     let balance = json!({"to": weth, "data": with_address("balanceOf(address)", &sender)});
     let params =
@@ -556,27 +421,21 @@ async fn a_call_sees_what_the_calls_and_blocks_before_it_did() {
 async fn a_failed_call_bears_its_reason_as_a_string_on_root() {
     let node = TestNode::quiet();
     let panic = [hex!("4e487b71").as_slice(), &U256::from(0x11).to_be_bytes::<32>()].concat();
+    let (text, panic) = (error_string("not today"), panic.as_slice());
     let cases = [
-        (reverting(&error_string("not today")), "not today"),
-        (reverting(&[]), "execution reverted"),
-        (reverting(&panic), "overflow"),
-        ("0xfe".to_owned(), "invalid opcode: INVALID"),
+        (reverting(&text), "not today", text.as_slice()),
+        (reverting(&[]), "execution reverted", &[][..]),
+        (reverting(panic), "overflow", panic),
+        ("0xfe".to_owned(), "invalid opcode: INVALID", &[][..]),
     ];
-    for (code, reason) in cases {
+    for (code, reason, data) in cases {
         let blocks = node.result("/", "eth_simulateV1", bundle(&code)).await;
         let call = first_call(&blocks);
+        assert_eq!(call["returnData"], format!("0x{}", hex::encode(data)), "{reason}");
         assert_eq!(call["status"], "0x0", "{reason}");
         assert!(call["error"].as_str().is_some_and(|text| text.contains(reason)), "{reason}: {call}");
         assert_eq!(call["logs"], json!([]), "{reason}");
     }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_failed_call_keeps_the_data_of_its_revert() {
-    let node = TestNode::quiet();
-    let data = error_string("not today");
-    let blocks = node.result("/", "eth_simulateV1", bundle(&reverting(&data))).await;
-    assert_eq!(first_call(&blocks)["returnData"], format!("0x{}", hex::encode(data)));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -649,7 +508,7 @@ fn is_transfer(log: &Value, from: &str, to: &str, value: u64) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_transfer_is_a_log_only_where_transfers_are_traced() {
     let node = TestNode::quiet();
-    let sender = account(&node, 0);
+    let sender = format!("{:?}", node.account(0));
     let call = json!({"from": sender, "to": NOBODY, "value": "0x7"});
     assert_eq!(logs_of(&node, false, json!({}), call.clone()).await, Vec::<Value>::new());
     let logs = logs_of(&node, true, json!({}), call).await;
@@ -666,7 +525,7 @@ async fn a_transfer_of_nothing_is_no_log() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_selfdestruct_is_a_traced_transfer_after_the_one_that_paid_it() {
     let node = TestNode::quiet();
-    let sender = account(&node, 0);
+    let sender = format!("{:?}", node.account(0));
     let code = format!("0x73{}ff", &OTHER[2..]);
     let call = json!({"from": sender, "to": CODE_AT, "value": "0x5"});
     let logs = logs_of(&node, true, json!({CODE_AT: {"code": code, "balance": "0x0"}}), call).await;
@@ -678,7 +537,7 @@ async fn a_selfdestruct_is_a_traced_transfer_after_the_one_that_paid_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_transfer_in_a_frame_that_reverts_is_not_traced() {
     let node = TestNode::quiet();
-    let sender = account(&node, 0);
+    let sender = format!("{:?}", node.account(0));
     // CALL(gas, OTHER, 3 wei), whose code reverts; then STOP.
     let code = format!("0x5f5f5f5f600373{}5af100", &OTHER[2..]);
     let state = json!({CODE_AT: {"code": code}, OTHER: {"code": "0x5f5ffd"}});
@@ -690,7 +549,7 @@ async fn a_transfer_in_a_frame_that_reverts_is_not_traced() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_contract_that_is_created_with_ether_gets_it_in_a_log() {
     let node = TestNode::quiet();
-    let sender = account(&node, 0);
+    let sender = format!("{:?}", node.account(0));
     let nonce = number(&node.result("/", "eth_getTransactionCount", json!([sender, "pending"])).await);
     let created = sender.parse::<Address>().unwrap().create(nonce);
     // The init code writes an empty log and returns no code.
@@ -718,7 +577,7 @@ async fn a_transfer_that_cannot_be_made_is_no_log_but_counts_as_one_in_geth() {
 #[tokio::test(flavor = "multi_thread")]
 async fn receipts_have_the_logs_of_contracts_alone() {
     let node = TestNode::quiet();
-    let (sender, weth) = (account(&node, 0), weth(&node));
+    let (sender, weth) = (format!("{:?}", node.account(0)), weth(&node));
     let block = json!({"calls": [{"from": sender, "to": weth, "value": "0x7"}]});
     let (mut roots, mut blooms) = (Vec::new(), Vec::new());
     for trace in [false, true] {
@@ -733,7 +592,7 @@ async fn receipts_have_the_logs_of_contracts_alone() {
 #[tokio::test(flavor = "multi_thread")]
 async fn transfers_stand_among_real_logs_in_order() {
     let node = TestNode::quiet();
-    let (sender, weth) = (account(&node, 0), weth(&node));
+    let (sender, weth) = (format!("{:?}", node.account(0)), weth(&node));
     let logs = logs_of(&node, true, json!({}), json!({"from": sender, "to": weth, "value": "0x7"})).await;
     assert_eq!(logs.len(), 2);
     is_transfer(&logs[0], &sender, &format!("{weth:?}"), 7);
@@ -744,7 +603,7 @@ async fn transfers_stand_among_real_logs_in_order() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_the_chains_rules_refuse_has_the_code_of_execution_apis() {
     let node = TestNode::quiet();
-    let sender = account(&node, 5);
+    let sender = format!("{:?}", node.account(5));
     let fees = json!({"maxFeePerGas": "0x77359400", "maxPriorityFeePerGas": "0x0"});
     let call = |extra: Value| {
         let mut call = json!({"from": sender, "to": NOBODY, "gas": "0x186a0"});
@@ -772,7 +631,7 @@ async fn what_the_chains_rules_refuse_has_the_code_of_execution_apis() {
         (-38025, call(json!({"to": null, "data": init_code, "gas": "0xf42400"}))),
         (-38026, json!([{"blockOverrides": {"number": "0xffff"}}])),
     ];
-    for path in ["/", "/standard"] {
+    for path in PATHS {
         for (code, blocks) in &cases {
             let params = json!([{"validation": true, "blockStateCalls": blocks}, "pending"]);
             let answer = node.call(path, "eth_simulateV1", params).await;
@@ -793,7 +652,7 @@ async fn what_the_chains_rules_refuse_has_the_code_of_execution_apis() {
 #[tokio::test(flavor = "multi_thread")]
 async fn without_validation_nonce_and_price_are_not_checked() {
     let node = TestNode::quiet();
-    let call = json!({"from": account(&node, 5), "to": NOBODY, "nonce": "0x63"});
+    let call = json!({"from": format!("{:?}", node.account(5)), "to": NOBODY, "nonce": "0x63"});
     let params = json!([{"blockStateCalls": [{"calls": [call, {"to": NOBODY}]}]}, "pending"]);
     let blocks = node.result("/", "eth_simulateV1", params).await;
     assert_eq!((&blocks[0]["calls"][0]["status"], &blocks[0]["calls"][1]["status"]), (&json!("0x1"), &json!("0x1")));
@@ -802,7 +661,7 @@ async fn without_validation_nonce_and_price_are_not_checked() {
 #[tokio::test(flavor = "multi_thread")]
 async fn full_transactions_are_shown_where_asked_for() {
     let node = TestNode::quiet();
-    let sender = account(&node, 4);
+    let sender = format!("{:?}", node.account(4));
     let call = json!({"from": sender, "to": NOBODY, "value": "0x9", "data": "0x0102", "gas": "0x186a0"});
     let block = json!({"stateOverrides": {sender.as_str(): {"nonce": "0x7"}}, "calls": [call]});
     let mut payload = json!({"blockStateCalls": [block]});
@@ -830,8 +689,8 @@ async fn full_transactions_are_shown_where_asked_for() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_simulated_creation_deploys_code_that_later_calls_find() {
     let node = TestNode::quiet();
-    let sender = account(&node, 6);
-    let created = node.node.info().accounts[6].address().create(0);
+    let sender = format!("{:?}", node.account(6));
+    let created = node.account(6).create(0);
     // Init code that returns the runtime code `6007 6000 52 6020 6000 f3`.
     let runtime = "600760005260206000f3";
     let init = format!("0x69{runtime}600052600a6016f3");
@@ -846,7 +705,7 @@ async fn a_simulated_creation_deploys_code_that_later_calls_find() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_code_of_an_account_of_a_person_is_0x() {
     let node = TestNode::quiet();
-    for address in [account(&node, 0), NOBODY.to_owned()] {
+    for address in [format!("{:?}", node.account(0)), NOBODY.to_owned()] {
         for selector in ["pending", "latest", "0x0"] {
             assert_eq!(node.result("/", "eth_getCode", json!([address, selector])).await, "0x", "{address} {selector}");
         }

@@ -4,7 +4,7 @@
 
 use alloy_primitives::{Address, Bytes, U256, address};
 use alloy_sol_types::{SolCall, sol};
-use presim::{chain::TradingWorld, source::devnet::world::TradingPair};
+use presim::testing::{chain::TradingWorld, source::devnet::world::TradingPair};
 use serde_json::{Value, json};
 
 use crate::support::{TestNode, items, number};

@@ -2,221 +2,84 @@
 
 use std::collections::BTreeSet;
 
-use presim::rpc::{MethodScope, table};
 use serde_json::{Map, Value, json};
 
-use crate::support::{Socket, TestNode};
+use crate::support::{PATHS, Socket, TestNode};
 
 const ADDRESS: &str = "0x70997970c51812dc3a010c7d01b50e0d17dc79c8";
-const WATCH: &str = "0x00000000000000000000000000000001";
 const HASH: &str = "0x0000000000000000000000000000000000000000000000000000000000000001";
-/// A transfer of one wei that the second dev account has signed.
-const SIGNED: &str = "0x02f86e827a6980847735940085174876e80083030d409400000000000000000000000000000000000c01ba0180c001a012646864a06130c8ba1e5051c0f0e58b0b94adf2531132f5f28515d7b7eb4da7a07b7f3d0a9b75aa49daaaa3f10979416c7e271d07df42b5657f3a4fe57a5b2c33";
 
-/// Returns all parameters of each method, with an object wherever the method takes one.
-fn examples() -> Vec<(&'static str, Value)> {
-    let call = json!({"to": ADDRESS});
-    let accounts = json!({ADDRESS: {}});
-    let bundles = json!([{"transactions": [{"to": ADDRESS}], "blockOverride": {}}]);
-    let block_calls = json!({"calls": [{"to": ADDRESS}], "stateOverrides": {ADDRESS: {}}, "blockOverrides": {}});
-    let mut with_gas = block_calls.clone();
-    with_gas["calls"][0]["gas"] = "0x5208".into();
-    let options = json!({"stateOverrides": {ADDRESS: {}}, "blockOverrides": {}});
-    let wallet_call = json!({"to": ADDRESS, "value": "0x0", "capabilities": {"gasLimitOverride": {"value": "0xffff"}}});
-    let batch = json!({
-        "version": "2.0.0", "from": ADDRESS, "chainId": "0x7a69", "atomicRequired": false, "calls": [wallet_call],
-        "capabilities": {"other": {"optional": true}},
+/// Returns all parameters of each method, with an object wherever the method takes one: the document's example, or one with more
+/// where that leaves something out.
+fn examples(document: &Value) -> Vec<(String, Value)> {
+    let methods = document["methods"].as_array().unwrap().iter().map(|entry| {
+        let given = entry["examples"][0]["params"].as_array().unwrap().iter().map(|param| param["value"].clone());
+        (entry["name"].as_str().unwrap().to_owned(), given.collect::<Value>())
     });
-    let typed_data = json!({
-        "types": {"EIP712Domain": [{"name": "name", "type": "string"}], "Mail": [{"name": "text", "type": "string"}]},
-        "primaryType": "Mail", "domain": {"name": "Post"}, "message": {"text": "hi"},
+    let mut methods: Vec<_> = methods.collect();
+    let given = |method: &str| methods.iter().find(|(name, _)| name == method).expect("it is documented").1.clone();
+    let signed = given("eth_sendRawTransaction")[0].take();
+    let (call, accounts) = (json!({"to": ADDRESS}), json!({ADDRESS: {}}));
+    let of_call = json!([call, "latest", accounts, {}]);
+    let bundles = json!([{"transactions": [call], "blockOverride": {}}]);
+    let calls =
+        json!([{"calls": [{"to": ADDRESS, "gas": "0x5208"}], "stateOverrides": accounts, "blockOverrides": {}}]);
+    let options = json!({"stateOverrides": accounts, "blockOverrides": {}});
+    let search = json!({
+        "blockStateCalls": calls,
+        "vary": [{"path": "blocks[0].calls[0].value", "values": ["0x0"]}],
+        "objective": {"account": ADDRESS},
+        "require": {},
     });
-    let bundle = json!({"txs": [SIGNED], "blockNumber": "0x1", "stateBlockNumber": "latest"});
-    let withdrawal = json!({"index": "0x0", "validatorIndex": "0x0", "address": ADDRESS, "amount": "0x1"});
-    let attributes = json!({
-        "timestamp": "0x1", "prevRandao": HASH, "suggestedFeeRecipient": ADDRESS, "parentBeaconBlockRoot": HASH,
-        "withdrawals": [withdrawal],
+    let mut batch = given("wallet_sendCalls");
+    batch[0]["capabilities"] = json!({"other": {"optional": true}});
+    batch[0]["calls"][0]["capabilities"] = json!({"gasLimitOverride": {"value": "0xffff"}});
+    let mut shared = given("mev_simBundle");
+    shared[0]["inclusion"]["block"] = "0x1".into();
+    shared[0]["validity"] = json!({
+        "refund": [{"bodyIdx": 0, "percent": 1}], "refundConfig": [{"address": ADDRESS, "percent": 1}],
     });
-    let mut examples = vec![
-        ("eth_call", json!([call, "latest", accounts, {}])),
-        ("eth_simulateV1", json!([{"blockStateCalls": [block_calls]}, "latest"])),
+    shared[1]["parentBlock"] = "latest".into();
+    let mut built = given("testing_buildBlockV1");
+    built[1]["withdrawals"] = json!([{"index": "0x0", "validatorIndex": "0x0", "address": ADDRESS, "amount": "0x1"}]);
+    let more = [
+        ("eth_call", of_call.clone()),
+        ("eth_estimateGas", of_call.clone()),
+        ("eth_createAccessList", of_call),
+        ("eth_simulateV1", json!([{"blockStateCalls": calls}, "latest"])),
         (
             "presim_simulate",
-            json!([{"blockStateCalls": [block_calls], "outputs": ["status"], "when": [], "errors": []}, "latest"]),
+            json!([{"blockStateCalls": calls, "outputs": ["status"], "when": [], "errors": []}, "latest"]),
         ),
-        (
-            "presim_search",
-            json!([{
-                "blockStateCalls": [block_calls],
-                "vary": [{"path": "blocks[0].calls[0].value", "values": ["0x0"]}],
-                "objective": {"account": ADDRESS},
-                "require": {},
-            }, "latest"]),
-        ),
-        (
-            "presim_watch",
-            json!([[{
-                "name": "one",
-                "search": {
-                    "blockStateCalls": [with_gas],
-                    "vary": [{"path": "blocks[0].calls[0].value", "values": ["0x0"]}],
-                    "objective": {"account": ADDRESS},
-                    "require": {},
-                },
-                "only": {"above": "0"},
-            }], "latest"]),
-        ),
-        ("presim_rewatch", json!([WATCH, "0x0"])),
-        ("presim_results", json!([WATCH, "0x0", 0])),
-        ("presim_unwatch", json!([WATCH])),
-        ("eth_estimateGas", json!([call, "latest", accounts, {}])),
-        ("eth_createAccessList", json!([call, "latest", accounts, {}])),
-        ("eth_callBundle", json!([bundle])),
-        (
-            "mev_simBundle",
-            json!([
-                {
-                    "version": "v0.1",
-                    "inclusion": {"block": "0x1"},
-                    "body": [{"tx": SIGNED, "canRevert": false}],
-                    "validity": {
-                        "refund": [{"bodyIdx": 0, "percent": 1}],
-                        "refundConfig": [{"address": ADDRESS, "percent": 1}],
-                    },
-                },
-                {"parentBlock": "latest"},
-            ]),
-        ),
-        ("eth_sendBundle", json!([{"txs": [SIGNED], "blockNumber": "0x1", "maxBlockNumber": "0x2"}])),
-        ("eth_cancelBundle", json!([{"replacementUuid": "one"}])),
-        ("presim_outcome", json!([alloy_primitives::B256::ZERO])),
+        ("presim_search", json!([search, "latest"])),
+        ("presim_watch", json!([[{"name": "one", "search": search, "only": {"above": "0"}}], "latest"])),
+        ("eth_callBundle", json!([{"txs": [signed], "blockNumber": "0x1", "stateBlockNumber": "latest"}])),
+        ("mev_simBundle", shared),
         ("eth_callMany", json!([bundles, {"blockNumber": "latest"}, accounts, 1000])),
         ("debug_traceCall", json!([call, "latest", options])),
         ("debug_traceCallMany", json!([bundles, {"blockNumber": "latest"}, options])),
         ("debug_traceBlockByNumber", json!(["latest", options])),
         ("debug_traceBlockByHash", json!([HASH, options])),
         ("debug_traceTransaction", json!([HASH, options])),
-        ("debug_storageRangeAt", json!(["latest", 0, ADDRESS, "0x", 1])),
         ("trace_call", json!([call, ["trace"], "latest", accounts, {}])),
-        ("trace_callMany", json!([[[call, ["trace"]]], "latest"])),
-        ("trace_transaction", json!([HASH])),
-        ("trace_get", json!([HASH, ["0x0"]])),
         ("trace_filter", json!([{"fromBlock": "latest"}])),
-        ("trace_replayBlockTransactions", json!(["latest", ["trace"]])),
-        ("trace_replayTransaction", json!([HASH, ["trace"]])),
-        ("eth_getBalance", json!([ADDRESS, "latest"])),
-        ("eth_getStorageAt", json!([ADDRESS, "0x0", "latest"])),
-        ("eth_getStorageValues", json!([{ADDRESS: ["0x0"]}, "latest"])),
-        ("eth_getTransactionCount", json!([ADDRESS, "latest"])),
-        ("eth_getCode", json!([ADDRESS, "latest"])),
-        ("eth_getProof", json!([ADDRESS, ["0x0"], "latest"])),
-        ("eth_getBlockByNumber", json!(["latest", false])),
-        ("eth_getBlockByHash", json!([HASH, false])),
-        ("eth_getTransactionByBlockNumberAndIndex", json!(["latest", "0x0"])),
-        ("eth_getTransactionByBlockHashAndIndex", json!([HASH, "0x0"])),
-        ("eth_getRawTransactionByBlockNumberAndIndex", json!(["latest", "0x0"])),
-        ("eth_getRawTransactionByBlockHashAndIndex", json!([HASH, "0x0"])),
-        ("eth_getLogs", json!([{"fromBlock": "latest"}])),
-        ("eth_newFilter", json!([{"fromBlock": "latest"}])),
-        ("eth_feeHistory", json!(["0x1", "latest", [50.0]])),
-        ("eth_subscribe", json!(["logs", {}])),
-        ("eth_sendRawTransaction", json!([SIGNED])),
-        ("eth_sendRawTransactionSync", json!([SIGNED, 1])),
-        ("eth_sendTransaction", json!([{"from": ADDRESS, "to": ADDRESS}])),
-        ("eth_fillTransaction", json!([{"from": ADDRESS, "to": ADDRESS}])),
-        ("eth_signTransaction", json!([{"from": ADDRESS, "to": ADDRESS}])),
-        ("wallet_sendCalls", json!([batch])),
-        ("wallet_getCapabilities", json!([ADDRESS, ["0x7a69"]])),
-        ("wallet_requestPermissions", json!([{"eth_accounts": {}}])),
-        ("wallet_switchEthereumChain", json!([{"chainId": "0x7a69"}])),
+        ("eth_sendRawTransactionSync", json!([signed, 1])),
+        ("wallet_sendCalls", batch),
         ("personal_sign", json!(["0x68690a", ADDRESS, "secret"])),
-        ("eth_sign", json!([ADDRESS, "0x68690a"])),
-        ("eth_signTypedData_v4", json!([ADDRESS, typed_data])),
-        ("web3_sha3", json!(["0x"])),
-        ("testing_buildBlockV1", json!([HASH, attributes, [SIGNED], "0x"])),
-        ("evm_mine", json!([{"timestamp": "0xffffffff", "blocks": 1}])),
-        ("evm_setAccountNonce", json!([ADDRESS, "0x1"])),
-        ("txpool_contentFrom", json!([ADDRESS])),
-        ("eth_getTransactionBySenderAndNonce", json!([ADDRESS, "0x0"])),
-    ];
-    for (method, params) in [
-        ("mine", json!([1, 1])),
-        ("setBalance", json!([ADDRESS, "0x1"])),
-        ("setCode", json!([ADDRESS, "0x"])),
-        ("setStorageAt", json!([ADDRESS, HASH, HASH])),
-        ("setNonce", json!([ADDRESS, "0x1"])),
-        ("impersonateAccount", json!([ADDRESS])),
-        ("stopImpersonatingAccount", json!([ADDRESS])),
-        ("revert", json!(["0x0"])),
-        ("increaseTime", json!([1])),
-        ("addBalance", json!([ADDRESS, "0x1"])),
-        ("setCoinbase", json!([ADDRESS])),
-        ("setBlockGasLimit", json!(["0x1c9c380"])),
-        ("setNextBlockBaseFeePerGas", json!(["0x3b9aca00"])),
-        ("setPrevRandao", json!([HASH])),
-        ("setBlockTimestampInterval", json!([12])),
-        ("rollback", json!([0])),
-        ("reorg", json!([0, []])),
-        ("reset", json!([{"forking": {"blockNumber": null}}])),
-        ("detailed", json!([{"blocks": 0}])),
-        ("dealERC20", json!([ADDRESS, ADDRESS, "0x1"])),
-        ("setERC20Allowance", json!([ADDRESS, ADDRESS, ADDRESS, "0x1"])),
-        ("setLoggingEnabled", json!([true])),
-        ("setChainId", json!(["0x7a69"])),
-        ("setRpcUrl", json!(["http://127.0.0.1:1"])),
-        ("setMinGasPrice", json!(["0x1"])),
-        ("dumpState", json!([false])),
-        ("loadState", json!(["0x7b226163636f756e7473223a7b7d7d"])),
-        ("setTime", json!(["0xffffffffe"])),
-        ("autoImpersonateAccount", json!([true])),
-        ("dropTransaction", json!([HASH])),
-        ("removePoolTransactions", json!([ADDRESS])),
-        ("sendUnsignedTransaction", json!([{"from": ADDRESS, "to": ADDRESS}])),
+        ("testing_buildBlockV1", built),
+        ("eth_getLogs", json!([{"fromBlock": "latest"}])),
         ("setAutomine", json!([false])),
         ("setIntervalMining", json!([0])),
-        ("setNextBlockTimestamp", json!(["0xfffffffff"])),
-    ] {
-        let named = table::ALL.iter().map(|row| row.info.name).filter(|name| name.rsplit('_').next() == Some(method));
-        let new = named.filter(|name| *name != "evm_mine").map(|name| (name, params.clone())).collect::<Vec<_>>();
-        examples.extend(new);
+        ("reset", json!([{"forking": {"blockNumber": null}}])),
+        ("dumpState", json!([false])),
+    ];
+    for (name, params) in &mut methods {
+        let is_of = |other: &str| name.as_str() == other || name.ends_with(&format!("_{other}"));
+        if let Some((_, more)) = more.iter().find(|(other, _)| is_of(other)) {
+            *params = more.clone();
+        }
     }
-    let one = |method: &'static str, param: Value| (method, json!([param]));
-    for method in [
-        "eth_getBlockTransactionCountByNumber",
-        "eth_getUncleCountByBlockNumber",
-        "eth_getBlockReceipts",
-        "eth_getHeaderByNumber",
-        "debug_getRawHeader",
-        "debug_getRawBlock",
-        "debug_getRawReceipts",
-        "eth_getBlockAccessList",
-        "debug_getRawBlockAccessList",
-        "trace_block",
-        "wallet_getCallsStatus",
-        "wallet_showCallsStatus",
-    ] {
-        examples.push(one(method, json!("latest")));
-    }
-    for method in [
-        "eth_getBlockTransactionCountByHash",
-        "eth_getUncleCountByBlockHash",
-        "eth_getTransactionByHash",
-        "eth_getTransactionReceipt",
-        "presim_outcome",
-        "eth_getHeaderByHash",
-        "eth_getRawTransactionByHash",
-        "debug_getRawTransaction",
-    ] {
-        examples.push(one(method, json!(HASH)));
-    }
-    for method in ["eth_getFilterChanges", "eth_getFilterLogs", "eth_uninstallFilter", "eth_unsubscribe"] {
-        examples.push(one(method, json!("0x1")));
-    }
-    let known: BTreeSet<&str> = examples.iter().map(|(method, _)| *method).collect();
-    let of_nodes = table::ALL.iter().filter(|method| method.info.scope != MethodScope::Command);
-    let rest = of_nodes.map(|method| method.info.name).filter(|name| !known.contains(name));
-    examples.extend(rest.map(|name| (name, json!([]))).collect::<Vec<_>>());
-    examples
+    methods
 }
 
 /// Returns why a method's parameters are refused, or `None` if they are accepted, whatever the request's result.
@@ -226,14 +89,15 @@ async fn refusal(node: &TestNode, path: &str, method: &str, params: Value) -> Op
     (error["code"] == -32602).then(|| format!("{} {}", error["message"], error["data"]))
 }
 
-/// Reads the document of a dialect. Returns a function that gives the parameters of a method.
-async fn document(node: &TestNode, path: &str) -> impl Fn(&str) -> Vec<Value> {
-    let document = node.result(path, "rpc.discover", json!([])).await;
-    move |method| {
-        let entry = document["methods"].as_array().unwrap().iter().find(|entry| entry["name"] == method);
-        let entry = entry.unwrap_or_else(|| panic!("{method} is not in the document"));
-        spelt_out(&entry["params"], &document, &[]).as_array().unwrap().clone()
-    }
+async fn discovered(node: &TestNode, path: &str) -> Value {
+    node.result(path, "rpc.discover", json!([])).await
+}
+
+/// Returns the parameters of a method.
+fn params_of(document: &Value, method: &str) -> Vec<Value> {
+    let entry = document["methods"].as_array().unwrap().iter().find(|entry| entry["name"] == method);
+    let entry = entry.unwrap_or_else(|| panic!("{method} is not in the document"));
+    spelt_out(&entry["params"], document, &[]).as_array().unwrap().clone()
 }
 
 /// Returns a part of the document with the schemas in place of their names. `within` names those around the part, which stay names.
@@ -255,12 +119,12 @@ fn spelt_out(part: &Value, document: &Value, within: &[&str]) -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_method_takes_as_many_parameters_as_the_document_has() {
-    for path in ["/", "/standard"] {
+    for path in PATHS {
         let node = TestNode::start(&["--testing", "--dialect", "project", "--no-mining"]);
-        let params_of = document(&node, path).await;
+        let document = discovered(&node, path).await;
         // Over HTTP these two methods are always refused.
-        for (method, params) in examples().into_iter().filter(|(name, _)| !name.ends_with("subscribe")) {
-            let (documented, all) = (params_of(method), params.as_array().unwrap().clone());
+        for (method, params) in examples(&document).iter().filter(|(name, _)| !name.ends_with("subscribe")) {
+            let (documented, all) = (params_of(&document, method), params.as_array().unwrap().clone());
             assert_eq!(all.len(), documented.len(), "{method}: the example has all the parameters of the document");
             let needed = documented.iter().take_while(|param| param["required"] == true).count();
             assert!(
@@ -269,8 +133,13 @@ async fn a_method_takes_as_many_parameters_as_the_document_has() {
             );
             for count in 0..=all.len() {
                 let refused = refusal(&node, path, method, json!(all[..count])).await;
-                // Of the options of traces, `/` refuses those that a method ignores. A lowest price is of before London.
-                let known = ["only calls take this field", "not supported when EIP-1559 is active"];
+                // Of the options of traces, `/` refuses those that a method ignores. A lowest price is of before London. There is no
+                // block to roll back.
+                let known = [
+                    "only calls take this field",
+                    "not supported when EIP-1559 is active",
+                    "the blocks before which the state is retained",
+                ];
                 let refused = refused.filter(|text| !known.iter().any(|known| text.contains(known)));
                 assert_eq!(refused.is_some(), count < needed, "{path} {method} with {count} parameters: {refused:?}");
             }
@@ -343,10 +212,11 @@ async fn an_array_in_the_place_of_any_object_is_refused() {
     let mut socket = Socket::open(&node, "/").await;
     let mut objects = 0;
     let subscriptions = [
-        ("eth_subscribe", json!(["presim_stateChanges", {"address": ADDRESS}])),
-        ("eth_subscribe", json!(["presim_watch", [{"name": "one", "simulate": {"blockStateCalls": [{"calls": []}]}}]])),
+        json!(["presim_stateChanges", {"address": ADDRESS}]),
+        json!(["presim_watch", [{"name": "one", "simulate": {"blockStateCalls": [{"calls": []}]}}]]),
     ];
-    for (method, params) in examples().into_iter().chain(subscriptions) {
+    let subscriptions = subscriptions.map(|params| ("eth_subscribe".to_owned(), params));
+    for (method, params) in examples(&discovered(&node, "/").await).into_iter().chain(subscriptions) {
         let mut found = Vec::new();
         all_objects(&params, "", &mut found);
         for at in found {
@@ -359,10 +229,10 @@ async fn an_array_in_the_place_of_any_object_is_refused() {
             for array in [Value::Array(Vec::new()), json!([null, null, null, null, null]), Value::Array(values)] {
                 let mut params = params.clone();
                 *params.pointer_mut(&at).unwrap() = array;
-                for path in ["/", "/standard"] {
+                for path in PATHS {
                     let answer = match method.ends_with("subscribe") {
-                        true => socket.call(method, params.clone()).await,
-                        false => node.call(path, method, params.clone()).await,
+                        true => socket.call(&method, params.clone()).await,
+                        false => node.call(path, &method, params.clone()).await,
                     };
                     let error = &answer["error"];
                     let text = format!("{} {}", error["message"], error["data"]);
@@ -409,13 +279,13 @@ fn fields_of_sources() -> BTreeSet<String> {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_object_takes_the_fields_that_the_document_has_and_no_others() {
     let node = TestNode::start(&["--testing", "--dialect", "project", "--no-mining"]);
-    let params_of = document(&node, "/standard").await;
-    let found: Vec<(&str, Value, Objects)> = examples()
+    let document = discovered(&node, "/standard").await;
+    let found: Vec<(String, Value, Objects)> = examples(&document)
         .into_iter()
-        .filter(|(name, _)| *name != "eth_subscribe")
+        .filter(|(name, _)| name != "eth_subscribe")
         .map(|(method, params)| {
             let mut found = Objects::new();
-            for (index, param) in params_of(method).iter().enumerate() {
+            for (index, param) in params_of(&document, &method).iter().enumerate() {
                 objects(&param["schema"], &params[index], &format!("/{index}"), &mut found);
             }
             (method, params, found)
@@ -443,7 +313,7 @@ async fn an_object_takes_the_fields_that_the_document_has_and_no_others() {
 
 /// The tables of flags, made from the flags themselves.
 fn flags() -> String {
-    let command = <presim::config::Config as clap::CommandFactory>::command();
+    let command = <presim::Config as clap::CommandFactory>::command();
     let shown = |argument: &&clap::Arg| argument.get_long().is_some() && argument.get_help_heading().is_some();
     let mut headings: Vec<&str> = command.get_arguments().filter_map(clap::Arg::get_help_heading).collect();
     let mut seen = BTreeSet::new();

@@ -23,18 +23,8 @@ async fn what_was_answered_outlives_fifty_kills_and_nothing_is_sent_twice() {
     let mut rng = SmallRng::seed_from_u64(seed);
     say(&format!("killed at random moments: PRESIM_TEST_SEED={seed}"));
     let dir = tempfile::tempdir().unwrap();
-    let flags = [
-        "--data-dir",
-        text(dir.path()),
-        "--sub-block-ms",
-        "25",
-        "--sub-blocks",
-        "4",
-        "--traffic",
-        "1",
-        "--log",
-        "error",
-    ];
+    let data = text(dir.path());
+    let flags = ["--data-dir", data, "--sub-block-ms=25", "--sub-blocks=4", "--traffic=1", "--log=error"];
     let witness = Arc::new(Witness::default());
     for _ in 0..kills {
         let mut presim = Presim::start(&flags);

@@ -3,10 +3,10 @@
 use alloy_primitives::{Address, Bytes, U256, hex};
 use alloy_signer::SignerSync;
 use alloy_sol_types::{SolCall, sol};
-use presim::source::devnet::world::{dev_genesis, dev_signers};
+use presim::testing::source::devnet::world::{dev_genesis, dev_signers};
 use serde_json::{Value, json};
 
-use crate::support::{TestNode, number};
+use crate::support::{CODE_AT, TestNode, number};
 
 sol! {
     interface IRouter {
@@ -14,8 +14,7 @@ sol! {
     }
 }
 
-/// Addresses without an account, where tests put their code.
-const CODE_AT: &str = "0x00000000000000000000000000000000000c0de0";
+/// Another address without an account, where tests put code.
 const OTHER: &str = "0x00000000000000000000000000000000000c0de1";
 /// An address that stays without an account.
 const NOBODY: &str = "0x00000000000000000000000000000000000000fe";
@@ -26,14 +25,10 @@ const LOOP: &str = "0x5b5f56";
 /// Code that writes five slots, for more than 100,000 gas.
 const FIVE_SLOTS: &str = "0x6001600155600160025560016003556001600455600160055500";
 
-fn account(node: &TestNode, index: usize) -> Address {
-    node.node.info().accounts[index].address()
-}
-
 /// Returns a swap of 1,000 ALPHA for BETA by the second account, with this deadline.
 fn swap(node: &TestNode, deadline: U256) -> Value {
     let world = node.node.info().trading.expect("the devnet has a trading world");
-    let trader = account(node, 1);
+    let trader = node.account(1);
     let call = IRouter::swapExactTokensForTokensCall {
         amountIn: U256::from(1_000_u128 * 10_u128.pow(18)),
         amountOutMin: U256::ZERO,
@@ -74,7 +69,7 @@ async fn exact_estimate(node: &TestNode, call: &Value, state: &Value) -> u64 {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_estimate_is_the_smallest_limit_that_succeeds() {
     let node = TestNode::quiet();
-    let (a1, a2) = (account(&node, 1), account(&node, 2));
+    let (a1, a2) = (node.account(1), node.account(2));
     // The last field is whether the estimate exceeds the gas used.
     let cases = [
         ("a transfer", json!({"from": a1, "to": a2, "value": "0x1"}), json!({}), false),
@@ -108,7 +103,7 @@ async fn an_estimate_is_the_smallest_limit_that_succeeds() {
 async fn estimates_are_what_the_gas_schedule_says() {
     let node = TestNode::quiet();
     let call_to = |fields: Value| {
-        let mut call = json!({"from": account(&node, 1), "to": account(&node, 2)});
+        let mut call = json!({"from": node.account(1), "to": node.account(2)});
         call.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
         call
     };
@@ -137,7 +132,7 @@ async fn estimates_are_what_the_gas_schedule_says() {
         // 32,000 for the creation, 2 per word of init code, the calldata, the execution, and 200 per deployed byte.
         (
             "EIP-3860: a creation",
-            json!({"from": account(&node, 1), "to": null, "data": "0x60205ff3"}),
+            json!({"from": node.account(1), "to": null, "data": "0x60205ff3"}),
             21_000 + 32_000 + 2 + 4 * 16 + 3 + 2 + 3 + 32 * 200,
         ),
     ];
@@ -158,7 +153,7 @@ async fn an_estimate_sees_the_overrides_of_block_and_state() {
     assert_eq!(number(&estimate), 21_000 + 2 + 3 + 3 + 3 + 10 + 1);
 
     // An override gives the sender its funds, and the call has a gas price.
-    let call = json!({"from": NOBODY, "to": account(&node, 1), "value": "0x1", "gasPrice": "0x77359400"});
+    let call = json!({"from": NOBODY, "to": node.account(1), "value": "0x1", "gasPrice": "0x77359400"});
     let rich = json!({NOBODY: {"balance": "0xde0b6b3a7640000"}});
     assert_eq!(number(&node.result("/", "eth_estimateGas", json!([call, "pending", rich])).await), 21_000);
 }
@@ -179,7 +174,7 @@ async fn the_probes_of_an_estimate_leave_nothing_behind() {
 async fn without_a_block_the_estimate_is_at_latest_on_standard() {
     let node = TestNode::quiet();
     // Succeeds only in the block being built: NUMBER, PUSH1 the open block's, EQ.
-    let open = number(&node.result("/", "eth_getBlockByNumber", json!(["pending"])).await["number"]);
+    let open = number(&node.block("pending").await["number"]);
     assert!(open < 0x100);
     let state = json!({CODE_AT: {"code": format!("0x4360{open:02x}14600a575f5ffd5b00")}});
     let call = json!({"to": CODE_AT});
@@ -190,7 +185,7 @@ async fn without_a_block_the_estimate_is_at_latest_on_standard() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_succeed_is_refused_in_geths_words() {
     let node = TestNode::quiet();
-    let a1 = account(&node, 1);
+    let a1 = node.account(1);
     let code = |code: &str| json!({CODE_AT: {"code": code}});
     let call = json!({"to": CODE_AT});
     let poor = json!({"from": NOBODY, "to": a1, "gasPrice": "0x77359400"});
@@ -305,11 +300,8 @@ async fn runs_end_at_the_deadline() {
     // Before Osaka, only the node's cap bounds the gas of a call. This one loops for minutes.
     let mut genesis = dev_genesis(&dev_signers().unwrap(), 1_000);
     genesis.config.osaka_time = None;
-    let file = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(file.path(), serde_json::to_vec(&genesis).unwrap()).unwrap();
-    let path = file.path().to_str().unwrap();
     let cap = u64::MAX.to_string();
-    let node = TestNode::start(&["--genesis", path, "--feed", "static", "--deadline-ms", "50", "--gas-cap", &cap]);
+    let node = TestNode::on(&genesis, &["--feed", "static", "--deadline-ms", "50", "--gas-cap", &cap]);
     let call = json!({"to": CODE_AT, "gas": format!("{:#x}", u64::MAX / 2)});
     for method in ["eth_estimateGas", "eth_createAccessList"] {
         let error = node.error("/", method, json!([call, "latest", {CODE_AT: {"code": LOOP}}])).await;
@@ -330,7 +322,7 @@ async fn the_access_list_of_a_swap_is_stable_and_saves_gas() {
     )
     .unwrap();
     assert!(addresses.is_sorted() && addresses.contains(&world.alpha) && addresses.contains(&world.beta), "{first}");
-    assert!(!addresses.contains(&world.router) && !addresses.contains(&account(&node, 1)), "{first}");
+    assert!(!addresses.contains(&world.router) && !addresses.contains(&node.account(1)), "{first}");
     for item in first["accessList"].as_array().unwrap() {
         let keys: Vec<U256> = serde_json::from_value(item["storageKeys"].clone()).unwrap();
         assert!(keys.is_sorted(), "{first}");
@@ -347,7 +339,7 @@ async fn the_access_list_of_a_swap_is_stable_and_saves_gas() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_warm_anyway_is_listed_for_slots_alone() {
     let node = TestNode::quiet();
-    let a1 = account(&node, 1);
+    let a1 = node.account(1);
     let list = async |code: &str, call: Value| {
         let params = json!([call, "pending", {CODE_AT: {"code": code}}]);
         node.result("/standard", "eth_createAccessList", params).await["accessList"].take()
@@ -373,7 +365,7 @@ async fn what_is_warm_anyway_is_listed_for_slots_alone() {
     ]);
     assert_eq!(list(looks, with(call.clone(), "accessList", brought)).await, expected);
     // An authority (EIP-7702) is loaded before the call begins.
-    let authority = account(&node, 3);
+    let authority = node.account(3);
     let authorization = {
         let unsigned = alloy_eips::eip7702::Authorization { chain_id: U256::ZERO, address: Address::ZERO, nonce: 0 };
         let signature = node.node.info().accounts[3].sign_hash_sync(&unsigned.signature_hash()).unwrap();

@@ -5,12 +5,10 @@ use std::{collections::BTreeMap, fs};
 use alloy_eip2124::ForkHash;
 use alloy_eips::{eip1559::BaseFeeParams, eip7840::BlobParams};
 use alloy_primitives::B256;
-use presim::source::devnet::world::{dev_genesis, dev_signers};
+use presim::testing::source::devnet::world::{dev_genesis, dev_signers};
 use serde_json::{Value, json};
 
-use crate::support::{TestNode, hex, items, number, shared};
-
-const PATHS: [&str; 2] = ["/", "/standard"];
+use crate::support::{PATHS, TestNode, hex, items, number, shared};
 
 /// A sealed block with its receipts.
 struct Whole {
@@ -59,10 +57,6 @@ impl Whole {
     }
 }
 
-async fn head(node: &TestNode) -> u64 {
-    number(&node.result("/", "eth_blockNumber", json!([])).await)
-}
-
 fn ratio(value: &Value) -> f64 {
     value.as_f64().unwrap_or_else(|| panic!("no number: {value}"))
 }
@@ -70,7 +64,7 @@ fn ratio(value: &Value) -> f64 {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_suggested_tip_is_a_percentile_of_what_was_paid_lately() {
     let Some(node) = TestNode::official() else { return };
-    let head = head(&node).await;
+    let head = node.height().await;
     let mut tips = Vec::new();
     for at in head - 19..=head {
         let whole = Whole::read(&node, &hex(at)).await;
@@ -121,7 +115,7 @@ async fn the_devnet_suggests_what_its_traffic_pays() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_fee_history_follows_from_the_blocks() {
     let Some(node) = TestNode::official() else { return };
-    let head = head(&node).await;
+    let head = node.height().await;
     let percentiles = [0, 10, 50, 95, 100];
     let mut blocks = Vec::new();
     for at in 0..=head {
@@ -230,11 +224,8 @@ async fn the_forks_to_come_are_told() {
     genesis.config.osaka_time = Some(genesis.timestamp + 2 * DAY);
     genesis.config.bpo1_time = Some(genesis.timestamp + 3 * DAY);
     genesis.config.blob_schedule.insert("bpo1".to_owned(), blobs(10, 15));
-    let file = tempfile::NamedTempFile::new().unwrap();
-    fs::write(file.path(), serde_json::to_vec(&genesis).unwrap()).unwrap();
-    let node = TestNode::start(&["--genesis", file.path().to_str().unwrap(), "--feed", "static"]);
-    let hash: B256 =
-        serde_json::from_value(node.result("/", "eth_getBlockByNumber", json!(["0x0"])).await["hash"].take()).unwrap();
+    let node = TestNode::on(&genesis, &["--feed", "static"]);
+    let hash: B256 = serde_json::from_value(node.block("0x0").await["hash"].take()).unwrap();
     let times = [1, 2, 3].map(|days| genesis.timestamp + days * DAY);
     let id = |count: usize| {
         json!(alloy_primitives::Bytes::from(times[..count].iter().fold(ForkHash::from(hash), |id, time| id + *time).0))

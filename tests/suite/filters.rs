@@ -16,15 +16,8 @@ async fn deposit(node: &TestNode, wei: u64) -> Value {
     let info = node.node.info();
     let call = json!({"from": info.accounts[1].address(), "to": info.trading.unwrap().weth, "value": hex(wei), "data": "0xd0e30db0"});
     let hash = node.result("/", "eth_sendTransaction", json!([call])).await;
-    let mut changes = node.node.snapshots().changes();
-    loop {
-        let receipt = node.result("/", "eth_getTransactionReceipt", json!([hash])).await;
-        if !receipt.is_null() {
-            node.sealed(number(&receipt["blockNumber"])).await;
-            return node.result("/", "eth_getTransactionReceipt", json!([hash])).await;
-        }
-        changes.changed().await.expect("the node runs");
-    }
+    node.sealed(number(&node.receipt(&hash).await["blockNumber"])).await;
+    node.receipt(&hash).await
 }
 
 async fn changes(node: &TestNode, filter: &Value) -> Vec<Value> {
@@ -69,7 +62,7 @@ async fn a_filter_of_topics_and_blocks_tells_of_those_alone() {
 async fn a_filter_of_blocks_tells_each_hash_once_and_in_order() {
     let node = quick(&[]);
     let filter = node.result("/", "eth_newBlockFilter", json!([])).await;
-    let from = number(&node.result("/", "eth_blockNumber", json!([])).await);
+    let from = node.height().await;
     let mut told = Vec::new();
     while told.len() < 10 {
         node.sealed(from + told.len() as u64 + 1).await;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use op_alloy::rpc_types_engine::{OpFlashblockPayload, OpFlashblockPayloadBase};
-use presim::source::live::flashblocks::{Event, Events, Settings, StreamError, open};
+use presim::testing::source::live::flashblocks::{Event, Events, Settings, StreamError, open};
 use tokio::{net::TcpListener, time::timeout};
 use tokio_tungstenite::tungstenite::Message;
 
@@ -162,9 +162,7 @@ async fn a_server_that_says_nothing_is_given_up() {
 async fn a_server_that_answers_pings_is_kept_and_its_silence_told_once() {
     let (server, mut events) = pair(|settings| {
         settings.ping_every = Duration::from_millis(10);
-        settings.idle_timeout = Duration::from_secs(5);
         settings.silent_after = Duration::from_millis(100);
-        settings.stalled_after = Duration::from_secs(10);
     })
     .await;
     assert!(matches!(next(&mut events).await, Event::Silent));

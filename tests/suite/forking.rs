@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use alloy_primitives::{Address, B256, U256, address, hex::encode_prefixed};
-use presim::{command::Command, node::Node};
+use presim::{Node, testing::command::Command};
 use serde_json::{Value, json};
 use tokio::task::block_in_place;
 
@@ -48,27 +48,14 @@ async fn send(on: &TestNode, transaction: Value) -> Value {
     on.result("/", "eth_getTransactionReceipt", json!([sent])).await
 }
 
-async fn height(node: &TestNode) -> u64 {
-    number(&node.result("/", "eth_blockNumber", json!([])).await)
-}
-
-async fn balance(node: &TestNode, account: Address, at: &str) -> U256 {
-    let text = node.result("/", "eth_getBalance", json!([account, at])).await;
-    text.as_str().expect("a quantity").parse().expect("a number")
-}
-
-async fn block(node: &TestNode, at: &str) -> Value {
-    node.result("/", "eth_getBlockByNumber", json!([at, false])).await
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn blocks_are_mined_here_on_state_that_is_fetched_and_nothing_is_sent_there() {
     let upstream = upstream().await;
     let fork = fork_of(&upstream, &[]);
-    assert_eq!(height(&fork).await, 3);
+    assert_eq!(fork.height().await, 3);
     assert_eq!(fork.result("/", "eth_chainId", json!([])).await, "0x7a69");
-    assert_eq!(balance(&fork, ALICE, "latest").await, U256::from(ETHER) * U256::from(10_000), "as --balance says");
-    assert_eq!(balance(&fork, WHALE, "latest").await, U256::from(2 * ETHER), "the upstream's");
+    assert_eq!(fork.balance(ALICE, "latest").await, U256::from(ETHER) * U256::from(10_000), "as --balance says");
+    assert_eq!(fork.balance(WHALE, "latest").await, U256::from(2 * ETHER), "the upstream's");
     let count = json!([ALICE, "latest"]);
     let nonces = [&upstream, &fork].map(|node| node.result("/", "eth_getTransactionCount", count.clone()));
     let [theirs, ours] = nonces;
@@ -84,15 +71,15 @@ async fn blocks_are_mined_here_on_state_that_is_fetched_and_nothing_is_sent_ther
     fork.result("/", "anvil_impersonateAccount", json!([WHALE])).await;
     let receipt = send(&fork, json!({ "from": WHALE, "to": BOB, "value": hex(ETHER) })).await;
     assert_eq!(receipt["status"], "0x1");
-    assert_eq!(balance(&fork, BOB, "latest").await, U256::from(ETHER) * U256::from(10_001));
-    assert_eq!((height(&upstream).await, height(&fork).await), (4, 5));
-    assert_eq!(balance(&upstream, WHALE, "latest").await, U256::from(2 * ETHER), "nothing was sent to the upstream");
+    assert_eq!(fork.balance(BOB, "latest").await, U256::from(ETHER) * U256::from(10_001));
+    assert_eq!((upstream.height().await, fork.height().await), (4, 5));
+    assert_eq!(upstream.balance(WHALE, "latest").await, U256::from(2 * ETHER), "nothing was sent to the upstream");
 
-    let mined = block(&fork, "latest").await;
+    let mined = fork.block("latest").await;
     assert_eq!(mined["stateRoot"], json!(B256::ZERO));
-    let parent = block(&fork, "0x4").await;
-    assert_eq!(parent["parentHash"], block(&upstream, "0x3").await["hash"]);
-    assert!(number(&parent["timestamp"]) > number(&block(&upstream, "0x3").await["timestamp"]));
+    let parent = fork.block("0x4").await;
+    assert_eq!(parent["parentHash"], upstream.block("0x3").await["hash"]);
+    assert!(number(&parent["timestamp"]) > number(&upstream.block("0x3").await["timestamp"]));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -110,36 +97,36 @@ async fn a_raw_transaction_is_checked_by_the_account_that_the_upstream_has() {
     assert!(error["message"].as_str().is_some_and(|text| text.contains("nonce too low")), "{error}");
     let receipt = json!([fork.error("/", "eth_sendRawTransactionSync", json!([raw])).await["message"]]);
     assert!(receipt[0].as_str().is_some_and(|text| text.contains("nonce too low")), "{receipt}");
-    assert_eq!(height(&upstream).await, 3, "nothing is forwarded");
+    assert_eq!(upstream.height().await, 3, "nothing is forwarded");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_past_is_the_upstreams_up_to_the_block_and_its_own_after_it() {
     let upstream = upstream().await;
     let fork = fork_of(&upstream, &["--fork-block-number", "2"]);
-    assert_eq!(height(&fork).await, 2);
-    assert_eq!(balance(&fork, WHALE, "latest").await, U256::from(ETHER));
+    assert_eq!(fork.height().await, 2);
+    assert_eq!(fork.balance(WHALE, "latest").await, U256::from(ETHER));
     let ours = swap(&upstream, &fork).await;
 
     for number in ["0x0", "0x1", "0x2"] {
-        assert_eq!(block(&fork, number).await["hash"], block(&upstream, number).await["hash"]);
+        assert_eq!(fork.block(number).await["hash"], upstream.block(number).await["hash"]);
         let receipts = fork.result("/", "eth_getBlockReceipts", json!([number])).await;
         assert_eq!(receipts, upstream.result("/", "eth_getBlockReceipts", json!([number])).await);
     }
-    assert_eq!(block(&fork, "earliest").await["hash"], block(&upstream, "0x0").await["hash"]);
-    let third = block(&upstream, "0x3").await;
-    assert_ne!(block(&fork, "0x3").await["hash"], third["hash"]);
+    assert_eq!(fork.block("earliest").await["hash"], upstream.block("0x0").await["hash"]);
+    let third = upstream.block("0x3").await;
+    assert_ne!(fork.block("0x3").await["hash"], third["hash"]);
     assert_eq!(fork.result("/", "eth_getBlockByHash", json!([third["hash"], false])).await, Value::Null);
     let later = third["transactions"][0].clone();
     assert_eq!(fork.result("/", "eth_getTransactionReceipt", json!([later])).await, Value::Null, "not of this chain");
     assert_eq!(fork.result("/", "eth_getTransactionByHash", json!([later])).await, Value::Null);
-    assert_eq!(block(&fork, "0x9").await, Value::Null);
+    assert_eq!(fork.block("0x9").await, Value::Null);
 
-    let second = block(&upstream, "0x2").await;
+    let second = upstream.block("0x2").await;
     let swapped = second["transactions"][0].clone();
     let receipt = fork.result("/", "eth_getTransactionReceipt", json!([swapped])).await;
     assert_eq!(receipt["blockNumber"], "0x2");
-    let first = block(&upstream, "0x1").await["transactions"][0].clone();
+    let first = upstream.block("0x1").await["transactions"][0].clone();
     assert_eq!(fork.result("/", "eth_getTransactionByHash", json!([first])).await["blockNumber"], "0x1");
 
     let logs = async |from: &str, to: Value| {
@@ -188,17 +175,17 @@ async fn a_fork_returns_to_saved_states_and_begins_again_on_another_block_or_nod
     assert_ne!(fork.result("/", "eth_getCode", json!([router, "latest"])).await, "0x");
     swap(&upstream, &fork).await;
     assert_eq!(fork.result("/", "evm_revert", json!([saved])).await, true);
-    assert_eq!((height(&fork).await, balance(&fork, WHALE, "latest").await), (3, U256::from(2 * ETHER)));
+    assert_eq!((fork.height().await, fork.balance(WHALE, "latest").await), (3, U256::from(2 * ETHER)));
     swap(&upstream, &fork).await;
 
     fork.result("/", "anvil_reset", json!([{ "forking": { "blockNumber": 1 } }])).await;
-    assert_eq!((height(&fork).await, balance(&fork, WHALE, "latest").await), (1, U256::from(ETHER)));
-    assert_eq!(block(&fork, "latest").await["hash"], block(&upstream, "0x1").await["hash"]);
+    assert_eq!((fork.height().await, fork.balance(WHALE, "latest").await), (1, U256::from(ETHER)));
+    assert_eq!(fork.block("latest").await["hash"], upstream.block("0x1").await["hash"]);
     let metadata = fork.result("/", "anvil_metadata", json!([])).await;
     assert_eq!(metadata["forkedNetwork"]["forkBlockNumber"], 1);
     assert_eq!(swap(&upstream, &fork).await["blockNumber"], "0x2");
     fork.result("/", "hardhat_reset", json!([])).await;
-    assert_eq!(height(&fork).await, 1, "the block on which it began last");
+    assert_eq!(fork.height().await, 1, "the block on which it began last");
 
     // Another node of the chain, on which the account has more.
     let other = TestNode::start(&["--testing", "--world"]);
@@ -206,9 +193,9 @@ async fn a_fork_returns_to_saved_states_and_begins_again_on_another_block_or_nod
     other.result("/", "anvil_mine", json!([4])).await;
     let forking = json!([{ "forking": { "jsonRpcUrl": other.url("/standard") } }]);
     fork.result("/", "hardhat_reset", forking).await;
-    assert_eq!((height(&fork).await, balance(&fork, WHALE, "latest").await), (4, U256::from(9)));
+    assert_eq!((fork.height().await, fork.balance(WHALE, "latest").await), (4, U256::from(9)));
     send(&fork, json!({ "from": ALICE, "to": WHALE, "value": "0x1" })).await;
-    assert_eq!(balance(&fork, WHALE, "latest").await, U256::from(10));
+    assert_eq!(fork.balance(WHALE, "latest").await, U256::from(10));
 
     let foreign = TestNode::start(&["--testing", "--chain-id", "5"]);
     let forking = json!([{ "forking": { "jsonRpcUrl": foreign.url("/standard") } }]);
@@ -217,7 +204,7 @@ async fn a_fork_returns_to_saved_states_and_begins_again_on_another_block_or_nod
     assert_eq!(error["message"], text);
     let error = fork.error("/", "anvil_reset", json!([{ "forking": { "blockNumber": 99 } }])).await;
     assert_eq!(error["message"], "the upstream has no block 0x63");
-    assert_eq!(balance(&fork, WHALE, "latest").await, U256::from(10), "a reset that fails changes nothing");
+    assert_eq!(fork.balance(WHALE, "latest").await, U256::from(10), "a reset that fails changes nothing");
     let error = foreign.error("/", "anvil_reset", json!([{ "forking": { "blockNumber": 1 } }])).await;
     assert_eq!(error["message"], "this chain is no fork: start one with `presim fork URL`");
 }
@@ -247,11 +234,11 @@ async fn without_its_upstream_a_fork_answers_what_it_knows_and_says_what_is_miss
     let fork = fork_of(&upstream, &["--upstream-timeout-ms", "200"]);
     let router = upstream.node.info().trading.expect("the trading world").router;
     swap(&upstream, &fork).await;
-    let known = balance(&fork, WHALE, "latest").await;
+    let known = fork.balance(WHALE, "latest").await;
     let beta = upstream.node.info().trading.expect("the trading world").beta;
     drop(upstream);
 
-    assert_eq!(balance(&fork, WHALE, "latest").await, known);
+    assert_eq!(fork.balance(WHALE, "latest").await, known);
     let call = json!([{ "from": ALICE, "to": WHALE, "value": "0x1" }, "latest"]);
     assert_eq!(fork.result("/", "eth_call", call.clone()).await, "0x");
     assert_eq!(fork.result("/", "eth_estimateGas", call).await, "0x5208");
@@ -287,13 +274,13 @@ async fn what_was_fetched_is_kept_by_block_in_a_data_directory() {
     swap(&upstream, &fork).await;
     let before = fetched(&fork);
     fork.node.stop();
-    let hash = block(&upstream, "0x3").await["hash"].as_str().expect("a hash").trim_start_matches("0x").to_owned();
+    let hash = upstream.block("0x3").await["hash"].as_str().expect("a hash").trim_start_matches("0x").to_owned();
     let files: Vec<_> =
         std::fs::read_dir(path).expect("it is there").map(|file| file.expect("a file").file_name()).collect();
     assert_eq!(files, [OsString::from(format!("fork-31337-{hash}.bin"))], "nothing of the chain itself");
 
     let fork = fork_of(&upstream, &flags);
-    assert_eq!(height(&fork).await, 3, "the chain begins anew");
+    assert_eq!(fork.height().await, 3, "the chain begins anew");
     let receipt = swap(&upstream, &fork).await;
     assert_eq!(receipt["status"], "0x1");
     assert!(fetched(&fork) < before, "{} of {before} waves", fetched(&fork));
@@ -313,10 +300,10 @@ async fn transactions_wait_in_a_draft_without_automine_and_many_are_mined_at_onc
         let call = json!([{ "from": ALICE, "to": to(index), "value": "0x1", "gas": "0x5208" }]);
         fork.result("/", "eth_sendTransaction", call).await;
     }
-    assert_eq!(balance(&fork, to(19), "pending").await, U256::ONE);
-    assert_eq!(height(&fork).await, 3);
+    assert_eq!(fork.balance(to(19), "pending").await, U256::ONE);
+    assert_eq!(fork.height().await, 3);
     fork.result("/", "evm_mine", json!([])).await;
-    assert_eq!(block(&fork, "latest").await["transactions"].as_array().map(Vec::len), Some(20));
+    assert_eq!(fork.block("latest").await["transactions"].as_array().map(Vec::len), Some(20));
     let fork = fork_of(&upstream, &["--block-time", "1"]);
     let sent = fork.result("/", "eth_sendTransaction", json!([{ "from": ALICE, "to": WHALE, "value": "0x1" }])).await;
     fork.sealed(4).await;
@@ -332,7 +319,7 @@ async fn a_dumped_fork_has_what_was_changed_and_a_state_is_loaded_on_a_fork() {
     let dumped = fork.result("/", "anvil_dumpState", json!([])).await;
     let other = fork_of(&upstream, &["--fork-block-number", "1"]);
     assert_eq!(other.result("/", "anvil_loadState", json!([dumped])).await, true);
-    assert_eq!(balance(&other, WHALE, "latest").await, U256::from(7));
+    assert_eq!(other.balance(WHALE, "latest").await, U256::from(7));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -348,9 +335,9 @@ async fn the_command_is_the_flags_of_testing_with_an_url() {
     };
     let node = started(&["--block", "2", "--accounts", "2", "--balance", "5"]).expect("it starts");
     let fork = TestNode { node, client: http() };
-    assert_eq!(height(&fork).await, 2);
+    assert_eq!(fork.height().await, 2);
     assert_eq!(fork.node.info().accounts.len(), 2);
-    assert_eq!(balance(&fork, BOB, "latest").await, U256::from(5 * ETHER));
+    assert_eq!(fork.balance(BOB, "latest").await, U256::from(5 * ETHER));
     let error = started(&["--block", "77"]).expect_err("there is no such block");
     assert!(format!("{error:#}").contains("the upstream has no block 0x4d"), "{error:#}");
     let error = started(&["--gas-limit", "20000000", "--base-fee", "9"]).map(|node| {
@@ -372,7 +359,7 @@ fn what_a_fork_cannot_be_is_refused_with_the_reason() {
         ("presim fork http://127.0.0.1:1 --publish nats://127.0.0.1:1", "--publish"),
         ("presim --fork-url http://127.0.0.1:1", "--fork-url needs --testing"),
         ("presim --testing --fork-block-number 3", "--fork-url"),
-        ("presim --testing --fork-url http://127.0.0.1:1 --publish nats://127.0.0.1:1", "--publish and --testing"),
+        ("presim --testing --fork-url http://127.0.0.1:1 --publish nats://127.0.0.1:1", "--publish needs --upstream"),
         ("presim --testing --fork-url http://127.0.0.1:1 --chain-id 5", "--fork-url and --chain-id"),
         ("presim --testing --fork-url http://127.0.0.1:1 --upstream http://127.0.0.1:1", "`presim fork URL`"),
         ("presim --testing --fork-url http://127.0.0.1:1 --world", "--world"),

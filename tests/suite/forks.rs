@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use alloy_consensus::Header;
 use alloy_evm::revm::primitives::hardfork::SpecId;
-use presim::chain::{ChainSpec, Family, Fork, ForkName, ForkTime};
-use serde_json::json;
+use presim::testing::chain::{ChainSpec, Family, Fork, ForkName, ForkTime};
+use serde_json::{Value, json};
 
-use crate::support::TestNode;
+use crate::support::{TestNode, items, number};
 
 /// The id of a chain, the time between its blocks, and the times at which its EVM becomes another.
 type KnownChain = (u64, Duration, &'static [(u64, SpecId)]);
@@ -68,6 +68,8 @@ fn lagoon_activates_first_on_the_test_networks_and_a_month_later_on_the_others()
             assert_eq!(at(&spec, time), SpecId::OSAKA, "chain {id}");
         }
     }
+    let base = ChainSpec::known(8_453).expect("Base");
+    assert!(base.activates_at(ForkName::Jovian, 1_764_691_201));
     let xlayer = ChainSpec::known(1_952).expect("X Layer's test network");
     assert!(xlayer.activates_at(ForkName::Jovian, 1_764_327_600));
 }
@@ -131,8 +133,6 @@ fn a_fork_is_moved_by_its_name_within_its_family_and_order() {
 
 /// Starts a chain that stands still at its genesis, which has every fork to Osaka.
 fn still(flags: &[&str]) -> TestNode {
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("genesis.json");
     let genesis = json!({
         "config": {
             "chainId": 4711, "homesteadBlock": 0, "eip150Block": 0, "eip155Block": 0, "eip158Block": 0, "byzantiumBlock": 0,
@@ -148,9 +148,7 @@ fn still(flags: &[&str]) -> TestNode {
         "alloc": {}, "difficulty": "0x0", "gasLimit": "0x1c9c380", "nonce": "0x0", "timestamp": "0x65000000", "extraData": "0x",
         "baseFeePerGas": "0x3b9aca00", "mixHash": format!("0x{:064x}", 0), "coinbase": format!("0x{:040x}", 0),
     });
-    std::fs::write(&file, genesis.to_string()).expect("a file");
-    let file = file.to_str().expect("a path");
-    TestNode::start(&[&["--feed", "static", "--genesis", file], flags].concat())
+    TestNode::on(&genesis, &[&["--feed", "static"], flags].concat())
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -163,18 +161,13 @@ async fn flags_move_forks_and_set_a_block_time_below_a_second() {
     node.error("/", "eth_call", clz).await;
 
     let node = still(&["--block-time", "200ms"]);
-    let blocks = |overrides: &[serde_json::Value]| {
+    let blocks = |overrides: &[Value]| {
         let blocks: Vec<_> = overrides.iter().map(|one| json!({"blockOverrides": one})).collect();
         json!([{"blockStateCalls": blocks}, "latest"])
     };
-    let head = node.result("/", "eth_getBlockByNumber", json!(["latest", false])).await;
-    let head = u64::from_str_radix(head["timestamp"].as_str().unwrap().trim_start_matches("0x"), 16).unwrap();
-    let times = |answer: serde_json::Value| -> Vec<u64> {
-        let time = |block: &serde_json::Value| {
-            u64::from_str_radix(block["timestamp"].as_str().unwrap().trim_start_matches("0x"), 16).unwrap() - head
-        };
-        answer.as_array().unwrap().iter().map(time).collect()
-    };
+    let head = number(&node.block("latest").await["timestamp"]);
+    let times =
+        |answer: Value| -> Vec<u64> { items(&answer).iter().map(|block| number(&block["timestamp"]) - head).collect() };
     let none = json!({});
     let twelve = vec![none.clone(); 12];
     let answer = node.result("/", "eth_simulateV1", blocks(&twelve)).await;
@@ -200,10 +193,7 @@ fn flags_that_are_no_forks_or_times_are_refused() {
         (["--fork", "osaka"], "NAME=TIME"),
         (["--fork", "jovian=5"], "jovian"),
     ] {
-        let error = match TestNode::try_start(&flags) {
-            Ok(_) => panic!("{flags:?} is taken"),
-            Err(error) => format!("{error:#}"),
-        };
+        let error = TestNode::refusal(&flags);
         assert!(error.contains(named), "{flags:?}: {error}");
     }
 }

@@ -6,10 +6,9 @@ use std::{
     sync::Arc,
 };
 
-#[cfg(feature = "fleet")]
 use std::io::Read;
 
-use presim::store::FORMAT;
+use presim::testing::store::FORMAT;
 use redb::{Database, ReadableDatabase, TableDefinition};
 use serde_json::Value;
 
@@ -31,7 +30,6 @@ fn fixture(name: &str) -> PathBuf {
 }
 
 /// Reads a recorded file that is compressed with brotli.
-#[cfg(feature = "fleet")]
 pub fn recorded(name: &str) -> Vec<u8> {
     let mut content = Vec::new();
     brotli::Decompressor::new(fs::File::open(fixture(name)).unwrap(), 4096).read_to_end(&mut content).unwrap();

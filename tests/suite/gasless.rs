@@ -3,8 +3,8 @@
 use alloy_consensus::{TxEip1559, TxLegacy, TxReceipt};
 use alloy_eips::Encodable2718;
 use alloy_primitives::{Address, B256, Bytes, TxKind, U256, keccak256};
-use presim::chain::{BASE_FEE_VAULT, ChainTx, L1_FEE_VAULT, OPERATOR_FEE_VAULT};
-use presim::engine::BlockEnd;
+use presim::testing::chain::{BASE_FEE_VAULT, ChainTx, L1_FEE_VAULT, OPERATOR_FEE_VAULT};
+use presim::testing::engine::BlockEnd;
 use serde_json::{Value, json};
 
 use crate::{

@@ -4,7 +4,7 @@ use std::{ffi::OsString, pin::pin};
 
 use alloy_primitives::{Bytes, keccak256};
 use futures::poll;
-use presim::{config::Config, source::devnet::world::traffic_signers};
+use presim::{Config, testing::source::devnet::world::traffic_signers};
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use serde_json::{Value, json};
 
@@ -12,26 +12,13 @@ use crate::{
     disk::{Disk, Leaves},
     power_loss::start_on,
     process::text,
-    support::{TestNode, hex, items, number, say, shared},
+    support::{PATHS, TestNode, hex, items, number, say, shared},
     witness::Rpc,
 };
 
-const PATHS: [&str; 2] = ["/", "/standard"];
 /// Flags for a block with every sub-block and early pruning.
-const QUICK: &[&str] = &[
-    "--sub-block-ms",
-    "10",
-    "--sub-blocks",
-    "1",
-    "--traffic",
-    "2",
-    "--keep-blocks",
-    "3",
-    "--keep-history",
-    "6",
-    "--log",
-    "off",
-];
+const QUICK: &[&str] =
+    &["--sub-block-ms=10", "--sub-blocks=1", "--traffic=2", "--keep-blocks=3", "--keep-history=6", "--log=off"];
 /// Flags with the same bounds for a chain without new blocks.
 const STILL: &[&str] =
     &["--sub-block-ms", "60000", "--traffic", "0", "--keep-blocks", "3", "--keep-history", "6", "--log", "off"];
@@ -145,7 +132,7 @@ async fn what_is_in_old_blocks_goes_and_their_headers_stay() {
         if dir.is_some() {
             let node = TestNode::start(&[STILL, &data].concat());
             is_pruned(&node, &second).await;
-            let (head, path) = (number(&node.result("/", "eth_blockNumber", json!([])).await), "/");
+            let (head, path) = (node.height().await, "/");
             for at in head - 4..=head {
                 let block = node.result(path, "eth_getBlockByNumber", json!([hex(at), true])).await;
                 assert!(!items(&block["transactions"]).is_empty(), "{block}");
@@ -189,7 +176,7 @@ async fn bodies_beyond_their_memory_go_and_those_of_retained_states_stay() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn all_blocks_are_kept_if_all_are_asked_for() {
-    let node = TestNode::start(&[&QUICK[..8], &["--keep-history", "all"]].concat());
+    let node = TestNode::start(&[&QUICK[..4], &["--keep-history", "all"]].concat());
     let second = block(&node, 2).await;
     node.sealed(30).await;
     keeps(&node, u64::MAX).await;
@@ -203,7 +190,7 @@ async fn the_blocks_of_a_chain_file_count_too() {
     let (genesis, chain) = (folder.join("genesis.json"), folder.join("chain.rlp"));
     let flags = ["--genesis", text(&genesis), "--chain", text(&chain), "--log", "off"];
     let whole = TestNode::start(&[&flags[..], &["--keep-history", "all"]].concat());
-    let head = number(&whole.result("/", "eth_blockNumber", json!([])).await);
+    let head = whole.height().await;
     let old = whole.result("/standard", "eth_getBlockByNumber", json!([hex(head - 9), true])).await;
     let fees = whole.result("/standard", "eth_feeHistory", json!(["0x14", "latest", null])).await;
     let dir = tempfile::tempdir().unwrap();
@@ -228,7 +215,7 @@ async fn the_blocks_of_a_chain_file_count_too() {
 async fn a_lower_bound_prunes_at_the_start_and_a_higher_one_goes_on_with_what_is_there() {
     let dir = tempfile::tempdir().unwrap();
     let data = ["--data-dir", text(dir.path())];
-    let node = TestNode::start(&[&QUICK[..8], &["--keep-history", "all", "--log", "off"], &data].concat());
+    let node = TestNode::start(&[&QUICK[..4], &["--keep-history", "all", "--log", "off"], &data].concat());
     let second = block(&node, 2).await;
     node.sealed(50).await;
     node.node.stop();
@@ -239,7 +226,7 @@ async fn a_lower_bound_prunes_at_the_start_and_a_higher_one_goes_on_with_what_is
     let (head, oldest) = (node.node.info().head, node.node.snapshots().load().oldest_history());
     node.node.stop();
 
-    let node = TestNode::start(&[&QUICK[..8], &["--keep-history", "all", "--log", "off"], &data].concat());
+    let node = TestNode::start(&[&QUICK[..4], &["--keep-history", "all", "--log", "off"], &data].concat());
     node.sealed(head + 20).await;
     assert_eq!(node.node.snapshots().load().oldest_history(), oldest);
     let from_oldest = node.result("/", "eth_getLogs", json!([{"fromBlock": hex(oldest), "toBlock": "latest"}])).await;
@@ -252,7 +239,7 @@ async fn a_lower_bound_prunes_at_the_start_and_a_higher_one_goes_on_with_what_is
 async fn lowering_both_bounds_prunes_the_rest_as_the_chain_goes_on() {
     let dir = tempfile::tempdir().unwrap();
     let data = ["--data-dir", text(dir.path())];
-    let node = TestNode::start(&[&QUICK[..6], &["--keep-blocks", "40", "--keep-history", "50"], &data].concat());
+    let node = TestNode::start(&[&QUICK[..3], &["--keep-blocks", "40", "--keep-history", "50"], &data].concat());
     node.sealed(60).await;
     let account = traffic_signers().unwrap()[0].address();
     node.node.stop();

@@ -1,28 +1,25 @@
 //! The total bytes of bodies, answers and notifications, and the share of one connection.
 
-use std::{net::SocketAddr, time::Duration};
+use std::time::Duration;
 
-use presim::source::devnet::world::dev_signers;
+use presim::testing::source::devnet::world::dev_signers;
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
 use crate::{
-    raw::{Answer, Frames, Http1, Http2, Transport},
+    process::eventually,
+    raw::{Answer, Frames, Http2, Transport},
     stalls::{long_call, long_request, padded},
-    support::{BOUND, TestNode, request},
+    support::{TestNode, request},
 };
 
 /// The bound in these tests: 32 MiB. One connection alone may have half of seven eighths of it, 14.7 MB.
 const MEMORY: &str = "33554432";
 const NOBODY: &str = "0x000000000000000000000000000000000000abcd";
 
-fn at(node: &TestNode) -> SocketAddr {
-    node.node.info().listen
-}
-
 fn node(flags: &[&str]) -> TestNode {
     let own =
-        ["--max-memory-io", MEMORY, "--max-body", "30000000", "--gas-cap", "2000000000", "--deadline-ms", "20000"];
+        ["--max-memory-io", MEMORY, "--max-body", "30000000", "--gas-cap", "2000000000", "--deadline-ms", "120000"];
     TestNode::quiet_with(&[&own, flags].concat())
 }
 
@@ -37,12 +34,12 @@ fn refused(answer: &Answer, case: &str) {
 }
 
 async fn asked(node: &TestNode, transport: Transport, text: &str) -> Answer {
-    transport.ask(at(node), &[], text).await
+    transport.ask(node.at(), &[], text).await
 }
 
 /// Makes an answer of this many bytes wait in the node, because the client opens no window. Released on drop.
 async fn held(node: &TestNode, bytes: usize) -> (Http2, http::Response<h2::RecvStream>) {
-    let mut connection = Http2::open(at(node), 0).await;
+    let mut connection = Http2::open(node.at(), 0).await;
     let answer = connection.send(&[], &long_call(bytes).to_string()).await;
     assert_eq!(answer.status(), 200);
     let length =
@@ -93,9 +90,11 @@ async fn what_one_connection_has_leaves_others_their_share() {
     }
     // The memory of closed connections is released.
     drop((first, second, third));
-    let wait =
-        async { while asked(&node, Transport::Http1, &long_call(12_000_000).to_string()).await.code() == -32005 {} };
-    timeout(BOUND, wait).await.expect("it is given back");
+    eventually("it is given back", async || {
+        let answer = asked(&node, Transport::Http1, &long_call(12_000_000).to_string()).await;
+        (answer.code() != -32005).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -117,9 +116,9 @@ async fn a_body_waits_until_there_is_room_for_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_body_waits_no_longer_than_the_time_out() {
-    let node = node(&["--io-timeout-ms", "2000"]);
+    let node = node(&["--io-timeout-ms", "5000"]);
     // The slow client makes progress all the time.
-    let mut slow = Http2::open(at(&node), 20_000).await;
+    let mut slow = Http2::open(node.at(), 20_000).await;
     let mut answer = slow.send(&[], &long_call(12_000_000).to_string()).await.into_body();
     let slow = tokio::spawn(async move {
         while let Some(Ok(chunk)) = answer.data().await {
@@ -160,7 +159,7 @@ fn loud(from: impl serde::Serialize) -> Value {
 #[tokio::test(flavor = "multi_thread")]
 async fn notifications_that_are_not_read_count_as_well() {
     let node = TestNode::start(&["--traffic", "0", "--sub-block-ms", "20", "--max-memory-io", "8388608"]);
-    let mut socket = Frames::open(at(&node), &[]).await.expect("it is upgraded");
+    let mut socket = Frames::open(node.at(), &[]).await.expect("it is upgraded");
     let subscribed = socket.ask(&request(1, "eth_subscribe", json!(["logs", {}])).to_string()).await;
     served(&subscribed, "a subscription");
     let signers = dev_signers().unwrap();
@@ -170,14 +169,8 @@ async fn notifications_that_are_not_read_count_as_well() {
         assert!(answer["result"].is_string(), "{answer}");
         sent.push(answer["result"].clone());
     }
-    for hash in sent {
-        let mined = async {
-            // A receipt may find no room beside the notifications.
-            while node.result("/", "eth_getTransactionByHash", json!([hash])).await["blockNumber"].is_null() {
-                sleep(Duration::from_millis(20)).await;
-            }
-        };
-        timeout(BOUND, mined).await.expect("it is mined");
+    for hash in &sent {
+        node.mined(hash).await;
     }
     // Of the 16 MB of notifications, the client gets what fits into the system's buffers, and the reason for the close.
     let mut texts = Vec::new();
@@ -188,21 +181,20 @@ async fn notifications_that_are_not_read_count_as_well() {
     let last = texts.last().expect("the reason at least");
     assert!(last.contains("-32005") && last.contains("--max-memory-io"), "{last:.300}");
     // The memory of the notifications is released.
-    let wait = async {
-        let text = long_request(3_500_000);
-        while Http1::open(at(&node)).await.ask(&[], &text).await.json()["result"].is_null() {}
-    };
-    timeout(BOUND, wait).await.expect("it is given back");
+    eventually("it is given back", async || {
+        let answer = asked(&node, Transport::Http1, &long_request(3_500_000)).await;
+        answer.json()["result"].is_string().then_some(())
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_poll_of_a_filter_that_finds_no_room_loses_nothing() {
     let node = node(&["--max-connections", "1000"]);
     let filter = node.result("/", "eth_newPendingTransactionFilter", json!([])).await;
-    let accounts: Vec<_> = node.node.info().accounts.iter().map(|account| account.address()).collect();
     let mut sent = Vec::new();
     for value in 0..20 {
-        for from in &accounts {
+        for from in node.node.info().accounts.iter().map(|account| account.address()) {
             let send = json!([{"from": from, "to": from, "value": format!("{value:#x}"), "gas": "0x5208"}]);
             sent.push(node.result("/", "eth_sendTransaction", send).await);
         }
@@ -217,10 +209,10 @@ async fn a_poll_of_a_filter_that_finds_no_room_loses_nothing() {
     let poll = request(1, "eth_getFilterChanges", json!([filter])).to_string();
     refused(&asked(&node, Transport::Http1, &poll).await, "a poll");
     drop(holders);
-    let mut polled = json!(null);
-    while polled.is_null() {
-        // The memory is free once the node has seen that the connections are closed.
-        polled = node.call("/", "eth_getFilterChanges", json!([filter])).await["result"].take();
-    }
-    assert_eq!(polled, json!(sent));
+    // The memory is free once the node has seen that the connections are closed.
+    let polled = eventually("there is room", async || {
+        let polled = node.call("/", "eth_getFilterChanges", json!([filter])).await["result"].take();
+        (!polled.is_null()).then_some(polled)
+    });
+    assert_eq!(polled.await, json!(sent));
 }

@@ -22,11 +22,8 @@ use tokio::{
 
 use crate::{
     process::text,
-    support::{BOUND, TestNode, request, token_file},
+    support::{BOUND, CODE_AT, ONE_WORKER, TestNode, endless_bundle, request, token_file},
 };
-
-/// An address without an account, where tests put their code.
-const CODE_AT: &str = "0x00000000000000000000000000000000000c0de0";
 
 /// A node with a socket in a folder of its own.
 struct Served {
@@ -110,25 +107,12 @@ impl Ipc {
     }
 }
 
-fn endless_bundle(id: u64) -> String {
-    let block = json!({
-        "blockOverrides": {"gasLimit": "0x38d7ea4c68000"},
-        "stateOverrides": {CODE_AT: {"code": "0x5b600056"}},
-        "calls": [{"to": CODE_AT}],
-    });
-    request(id, "eth_simulateV1", json!([{"blockStateCalls": [block]}, "pending"])).to_string()
+fn endless(id: u64) -> String {
+    request(id, "eth_simulateV1", endless_bundle()).to_string()
 }
 
 fn names(folder: &Path) -> Vec<String> {
     fs::read_dir(folder).unwrap().map(|one| one.unwrap().file_name().into_string().unwrap()).collect()
-}
-
-/// Returns the error with which a node does not start.
-fn refusal(flags: &[&str]) -> String {
-    match TestNode::try_start(flags) {
-        Ok(_) => panic!("it starts with {flags:?}"),
-        Err(error) => format!("{error:#}"),
-    }
 }
 
 // The file.
@@ -155,11 +139,11 @@ async fn without_a_path_the_socket_is_in_the_data_directory() {
         let node = TestNode::start_unlocked(&[&["--data-dir", text(&data_dir)], flags].concat()).expect("it starts");
         Ipc::open(&data_dir.join("presim.ipc")).await.serves().await;
         drop(node);
-        let told = refusal(flags);
+        let told = TestNode::refusal(flags);
         assert!(told.contains("--ipc without a path needs --data-dir"), "{told}");
     }
     for empty in ["--ipc=", "--ipc=false"] {
-        let told = refusal(&[empty]);
+        let told = TestNode::refusal(&[empty]);
         assert!(told.contains("--ipc"), "{told}");
     }
 }
@@ -168,7 +152,7 @@ async fn without_a_path_the_socket_is_in_the_data_directory() {
 async fn only_a_socket_on_which_nobody_listens_is_replaced() {
     let folder = TempDir::new().unwrap();
     let path = |name: &str| folder.path().join(name);
-    let told = |path: &Path| refusal(&[&at(path)]);
+    let told = |path: &Path| TestNode::refusal(&[&at(path)]);
 
     drop(UnixListener::bind(path("left")).unwrap());
     let node = TestNode::quiet_with(&[&at(&path("left"))]);
@@ -203,7 +187,7 @@ async fn a_socket_of_another_user_is_refused() {
     if chown(&path, Some(65_534), None).is_err() {
         return;
     }
-    let told = refusal(&[&at(&path)]);
+    let told = TestNode::refusal(&[&at(&path)]);
     assert!(told.contains("a socket of another user (uid 65534)") && told.contains("--ipc"), "{told}");
     assert!(path.exists());
 }
@@ -212,12 +196,12 @@ async fn a_socket_of_another_user_is_refused() {
 async fn a_path_too_long_for_a_socket_is_refused() {
     let folder = TempDir::new().unwrap();
     let path = |length: usize| folder.path().join("n".repeat(length - text(folder.path()).len() - 1));
-    let told = refusal(&[&at(&path(108))]);
+    let told = TestNode::refusal(&[&at(&path(108))]);
     assert!(told.contains("108 bytes") && told.contains("give a shorter --ipc"), "{told}");
     let node = TestNode::quiet_with(&[&at(&path(107))]);
     Ipc::open(&path(107)).await.serves().await;
     drop(node);
-    let told = refusal(&[&at(&folder.path().join("nowhere/node.ipc"))]);
+    let told = TestNode::refusal(&[&at(&folder.path().join("nowhere/node.ipc"))]);
     assert!(told.contains("nowhere/node.ipc"), "{told}");
 }
 
@@ -283,7 +267,7 @@ async fn what_is_no_json_is_answered_and_the_next_line_is_understood() {
 async fn a_client_that_sends_no_more_gets_its_answers() {
     let served = Served::start(&["--deadline-ms", "300", "--gas-cap", "1000000000000000"]);
     let Ipc { mut reads, mut writes } = served.open().await;
-    writes.write_all(endless_bundle(1).as_bytes()).await.unwrap();
+    writes.write_all(endless(1).as_bytes()).await.unwrap();
     writes.write_all(b"{\"cut\":").await.unwrap();
     writes.shutdown().await.unwrap();
     let mut answers = String::new();
@@ -298,9 +282,9 @@ async fn a_client_that_sends_no_more_gets_its_answers() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_goes_away_frees_the_worker() {
-    let served = Served::start(&["--workers", "1", "--deadline-ms", "3600000", "--gas-cap", "1000000000000000"]);
+    let served = Served::start(&ONE_WORKER);
     let mut ipc = served.open().await;
-    ipc.write(endless_bundle(1)).await;
+    ipc.write(endless(1)).await;
     served.node.shows("presim_jobs_running{lane=\"bundle\"} 1").await;
     drop(ipc);
     served.node.shows("presim_jobs_running{lane=\"bundle\"} 0").await;

@@ -12,9 +12,12 @@ use std::{
 use alloy_signer::k256::elliptic_curve::rand_core::OsRng;
 use alloy_signer_local::PrivateKeySigner;
 use presim::{
-    config::{ApprovalPolicy, Config, RevertPolicy, UpgradePolicy},
-    rpc::Access,
-    wallet::keys,
+    Config,
+    testing::{
+        config::{ApprovalPolicy, RevertPolicy, UpgradePolicy},
+        rpc::Access,
+        wallet::keys,
+    },
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;

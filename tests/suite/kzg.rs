@@ -1,6 +1,6 @@
 //! The KZG settings, whose load takes a second: no request begins it, and only those that need them wait for it.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 
@@ -35,7 +35,7 @@ fn a_node_loads_the_kzg_settings_without_the_tables_for_making_proofs() {
     // The thread ends with the load.
     while has_thread(presim.child.id(), "presim-kzg") {
         assert!(Instant::now() < deadline, "the settings are not loaded after {BOUND:?}");
-        std::thread::yield_now();
+        std::thread::sleep(Duration::from_millis(5));
     }
     let memory = anonymous_memory(presim.child.id());
     assert!(memory < TABLES, "{memory} bytes of memory");

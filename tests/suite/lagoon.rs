@@ -14,7 +14,7 @@ use alloy_primitives::{Address, B256, Bytes, Signature, TxKind, U256, hex, kecca
 use alloy_rlp::Encodable;
 use alloy_signer::SignerSync;
 use alloy_signer_local::PrivateKeySigner;
-use presim::{
+use presim::testing::{
     chain::{
         Attributes, BASE_FEE_VAULT, BlockHashes, ChainSpec, ChainTx, GasRefunds, L1_FEE_VAULT, OPERATOR_FEE_VAULT,
         genesis_block,
@@ -29,7 +29,7 @@ use serde_json::{Value, json};
 use crate::{
     live::built::SOMEBODY,
     op_chain::{ATTRIBUTED, L1_BLOCK, SEQUENCER_FEE_VAULT, config, post_exec},
-    support::{TestNode, hex, items, number},
+    support::{TestNode, chain_files, hex, items, number},
 };
 
 /// A contract that stores the balance of its caller in slot 0.
@@ -126,12 +126,7 @@ impl OpChain {
 
     /// Writes the files of the chain, and returns their folder and the flags that name them.
     pub fn files(&self) -> (tempfile::TempDir, Vec<String>) {
-        let folder = tempfile::tempdir().unwrap();
-        let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
-        std::fs::write(path("genesis.json"), self.genesis.to_string()).unwrap();
-        std::fs::write(path("chain.rlp"), &self.blocks).unwrap();
-        let flags = vec!["--genesis".to_owned(), path("genesis.json"), "--chain".to_owned(), path("chain.rlp")];
-        (folder, flags)
+        chain_files(&self.genesis, &self.blocks)
     }
 
     pub fn base_fee(&self) -> u64 {
@@ -424,7 +419,7 @@ async fn runs_that_begin_in_the_middle_of_a_block_begin_with_settled_balances() 
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     let node = TestNode::start(&flags);
     let sender = chain.address(0);
-    let base_fee = wei(number(&node.result("/", "eth_getBlockByNumber", json!(["0x1", false])).await["baseFeePerGas"]));
+    let base_fee = wei(number(&node.block("0x1").await["baseFeePerGas"]));
     let settled = ether(100)
         - wei(5)
         - wei(16_000) * (base_fee + wei(TIP))

@@ -1,59 +1,27 @@
 //! Every limit that a request can exceed: its error code, and that later requests are still served.
 
-use std::{
-    ffi::OsString,
-    io::Write,
-    time::{Duration, Instant},
-};
+use std::ffi::OsString;
 
 use futures::future::join_all;
-use presim::{config::Config, rpc::Access};
+use presim::Config;
 use serde_json::{Value, json};
-use tempfile::NamedTempFile;
 use tokio::task::JoinSet;
 
-use crate::support::{BOUND, TestNode, http, number};
+use crate::{
+    process::{file, text},
+    raw::{Answer, Frames, Http1, Http2, Transport, WIDE},
+    stalls::long_request,
+    support::{CODE_AT, ONE_WORKER, PATHS, TestNode, endless_bundle, endless_call, number, request, token, token_file},
+};
 
-/// An address without an account, where tests put their code.
-const CODE_AT: &str = "0x00000000000000000000000000000000000c0de0";
 /// Code that never ends.
 const LOOP: &str = "0x5b600056";
-/// A deadline after the end of every test.
-const NEVER_MS: &str = "3600000";
 /// More gas than any deadline here allows to burn.
 const ENDLESS_GAS: &str = "1000000000000000";
-
-/// Starts a node in which nothing happens by itself, with further flags.
-fn quiet(flags: &[&str]) -> TestNode {
-    TestNode::start(&[&["--traffic", "0", "--sub-block-ms", "60000"], flags].concat())
-}
-
-/// Returns the parameters of a call that runs until its deadline.
-fn endless_call() -> Value {
-    json!([{"to": CODE_AT}, "pending", {CODE_AT: {"code": LOOP}}])
-}
-
-/// Returns the parameters of a bundle that runs until its deadline.
-fn endless_bundle() -> Value {
-    let block = json!({
-        "blockOverrides": {"gasLimit": "0x38d7ea4c68000"},
-        "stateOverrides": {CODE_AT: {"code": LOOP}},
-        "calls": [{"to": CODE_AT}],
-    });
-    json!([{"blockStateCalls": [block]}, "pending"])
-}
 
 /// Returns the parameters of a bundle that ends at once.
 fn short_bundle() -> Value {
     json!([{"blockStateCalls": [{"calls": [{"to": CODE_AT}]}]}, "pending"])
-}
-
-fn request(method: &str, params: Value) -> Value {
-    json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
-}
-
-fn json_of(text: &str) -> Value {
-    serde_json::from_str(text).unwrap_or_else(|error| panic!("no JSON: {error}: {text}"))
 }
 
 /// Checks that the next requests, among them a call and a bundle, are served.
@@ -64,67 +32,81 @@ async fn serves(node: &TestNode) {
     assert_eq!(blocks[0]["calls"][0]["status"], "0x1");
 }
 
+/// Sends a text by each transport. Returns the answers.
+async fn by_each(node: &TestNode, text: &str) -> [(Transport, Answer); 3] {
+    let [http1, http2, socket] = Transport::ALL;
+    let ask = async |transport: Transport| (transport, transport.ask(node.at(), &[], text).await);
+    [ask(http1).await, ask(http2).await, ask(socket).await]
+}
+
 // Sizes.
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_body_past_max_body_is_413_with_a_json_rpc_body() {
-    let node = quiet(&["--max-body", "2000"]);
-    let (status, text) = node.post("/", " ".repeat(2_001)).await;
-    assert_eq!(status, 413);
-    let answer = json_of(&text);
-    assert_eq!((&answer["error"]["code"], &answer["id"]), (&json!(-32005), &Value::Null), "{answer}");
-    assert_eq!(answer["error"]["message"], "body too large: at most 2000 bytes (--max-body)");
+async fn a_body_past_max_body_is_refused() {
+    let node = TestNode::quiet_with(&["--max-body", "2000"]);
+    for (_, answer) in by_each(&node, &long_request(2_000)).await {
+        assert_eq!((answer.status, &answer.json()["result"]), (200, &json!("0x7a69")));
+    }
+    let batch = Value::Array(vec![request(1, "eth_chainId", json!([])); 45]).to_string();
+    assert!((2_001..4_000).contains(&batch.len()), "{}", batch.len());
+    for text in [long_request(2_001), long_request(100_000), batch] {
+        for (transport, answer) in by_each(&node, &text).await {
+            let status = if transport == Transport::WebSocket { 200 } else { 413 };
+            assert_eq!((answer.status, answer.code()), (status, -32005), "{transport:?}: {answer:?}");
+            assert!(answer.message().contains("at most 2000 bytes (--max-body)"), "{transport:?}: {answer:?}");
+        }
+    }
+    let (_, text) = node.post("/", " ".repeat(2_001)).await;
+    let error = json!({"code": -32005, "message": "body too large: at most 2000 bytes (--max-body)"});
+    let answer: Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!(answer, json!({"jsonrpc": "2.0", "id": null, "error": error}));
     serves(&node).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_bundles_of_a_whole_watch_fit_into_a_body_by_default() {
-    let node = quiet(&[]);
-    let mut body = request("eth_chainId", json!([])).to_string();
     // 10,000 bundles of 3 kB.
-    body.push_str(&" ".repeat(30_000_000));
-    let (status, text) = node.post("/", body).await;
-    assert_eq!((status, &json_of(&text)["result"]), (200, &json!("0x7a69")));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_body_of_exactly_max_body_is_read() {
-    let node = quiet(&["--max-body", "2000"]);
-    let body = format!("{:<2000}", request("eth_chainId", json!([])).to_string());
-    let (status, text) = node.post("/", body).await;
-    assert_eq!((status, &json_of(&text)["result"]), (200, &json!("0x7a69")));
+    let (status, text) = TestNode::quiet().post("/", long_request(30_000_000)).await;
+    assert!(status == 200 && text.contains("0x7a69"), "{status} {text}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_batch_past_max_batch_is_refused_as_a_whole() {
-    let node = quiet(&["--max-batch", "3"]);
-    let batch = |count| Value::Array(vec![request("eth_chainId", json!([])); count]);
-    assert_eq!(node.send("/", &batch(3)).await.as_array().map(Vec::len), Some(3));
-    let answer = node.send("/", &batch(4)).await;
-    assert_eq!((&answer["error"]["code"], &answer["id"]), (&json!(-32005), &Value::Null), "{answer}");
+    let node = TestNode::quiet_with(&["--max-batch", "3"]);
+    let batch = |count| Value::Array(vec![request(1, "eth_chainId", json!([])); count]).to_string();
+    for (transport, answer) in by_each(&node, &batch(3)).await {
+        assert_eq!(answer.json().as_array().map(Vec::len), Some(3), "{transport:?}: {answer:?}");
+    }
+    for (transport, answer) in by_each(&node, &batch(4)).await {
+        assert_eq!((answer.code(), &answer.json()["id"]), (-32005, &Value::Null), "{transport:?}: {answer:?}");
+    }
     serves(&node).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_past_max_response_is_refused() {
-    let node = quiet(&["--max-response", "4096"]);
-    // RETURN(0, 4096)
-    let long = json!([{"to": CODE_AT}, "pending", {CODE_AT: {"code": "0x6110006000f3"}}]);
-    assert_eq!(node.error("/", "eth_call", long.clone()).await["code"], -32005);
-    let blocks = vec![json!({}); 10];
-    let error = node.error("/", "eth_simulateV1", json!([{"blockStateCalls": blocks}, "pending"])).await;
-    assert_eq!(error["code"], -32005);
-    serves(&node).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_answers_of_a_batch_count_together() {
-    let node = quiet(&["--max-response", "4096"]);
-    // RETURN(0, 1024): one answer fits, four together do not.
-    let fits = request("eth_call", json!([{"to": CODE_AT}, "pending", {CODE_AT: {"code": "0x6104006000f3"}}]));
-    assert_eq!(node.send("/", &json!([fits])).await[0]["result"].as_str().map(str::len), Some(2050));
-    let answer = node.send("/", &json!([fits, fits, fits, fits])).await;
-    assert_eq!(answer["error"]["code"], -32005, "{answer}");
+    let node = TestNode::quiet_with(&["--max-response", "4096"]);
+    // RETURN(0, size)
+    let call = |size: u16| {
+        let code = json!({CODE_AT: {"code": format!("0x61{size:04x}6000f3")}});
+        request(1, "eth_call", json!([{"to": CODE_AT}, "pending", code]))
+    };
+    for (transport, answer) in by_each(&node, &json!([call(1_024)]).to_string()).await {
+        assert_eq!(answer.json()[0]["result"].as_str().map(str::len), Some(2_050), "{transport:?}");
+    }
+    let blocks = json!([{"blockStateCalls": vec![json!({}); 10]}, "pending"]);
+    for long in [
+        call(4_096),
+        // An answer that is too long only with its JSON-RPC envelope.
+        call(2_045),
+        request(1, "eth_simulateV1", blocks),
+        // The answers of a batch count together.
+        json!(vec![call(1_024); 4]),
+    ] {
+        for (transport, answer) in by_each(&node, &long.to_string()).await {
+            assert_eq!(answer.code(), -32005, "{transport:?} {long:.200}: {answer:?}");
+        }
+    }
     serves(&node).await;
 }
 
@@ -132,7 +114,7 @@ async fn the_answers_of_a_batch_count_together() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_simulation_past_its_bounds_is_minus_38026() {
-    let node = quiet(&["--max-blocks", "4", "--max-block-calls", "3", "--max-calls", "5"]);
+    let node = TestNode::quiet_with(&["--max-blocks", "4", "--max-block-calls", "3", "--max-calls", "5"]);
     let calls = |count: usize| json!({"calls": vec![json!({"to": CODE_AT}); count]});
     let cases = [
         ("--max-blocks", json!([{}, {}, {}, {}, {}]), false),
@@ -159,7 +141,7 @@ async fn a_simulation_past_its_bounds_is_minus_38026() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_has_no_more_gas_than_the_cap() {
-    let node = quiet(&["--gas-cap", "100000"]);
+    let node = TestNode::quiet_with(&["--gas-cap", "100000"]);
     // GAS as a word.
     let state = json!({CODE_AT: {"code": "0x5a60005260206000f3"}});
     for call in [json!({"to": CODE_AT}), json!({"to": CODE_AT, "gas": "0xffffffff"})] {
@@ -173,7 +155,7 @@ async fn a_call_has_no_more_gas_than_the_cap() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_calls_of_a_bundle_share_the_gas_cap() {
-    let node = quiet(&["--gas-cap", "100000"]);
+    let node = TestNode::quiet_with(&["--gas-cap", "100000"]);
     let payload = json!({"blockStateCalls": [{"stateOverrides": {CODE_AT: {"code": LOOP}}, "calls": [{"to": CODE_AT, "gas": "0xea60"}, {"to": CODE_AT}]}]});
     let blocks = node.result("/", "eth_simulateV1", json!([payload, "pending"])).await;
     let used: Vec<u64> = (0..2).map(|index| number(&blocks[0]["calls"][index]["gasUsed"])).collect();
@@ -183,32 +165,21 @@ async fn the_calls_of_a_bundle_share_the_gas_cap() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_never_ends_is_stopped_at_its_deadline() {
-    let node = quiet(&["--deadline-ms", "400", "--gas-cap", ENDLESS_GAS]);
+    let node = TestNode::quiet_with(&["--deadline-ms", "400", "--gas-cap", ENDLESS_GAS]);
     for (method, params) in [("eth_call", endless_call()), ("eth_simulateV1", endless_bundle())] {
-        for path in ["/", "/standard"] {
-            let began = Instant::now();
+        for path in PATHS {
             let error = node.error(path, method, params.clone()).await;
-            let took = began.elapsed();
-            assert_eq!(error["code"], -32016, "{method}: {error}");
-            assert!(took >= Duration::from_millis(390), "{method} on {path} was stopped after {took:?}");
+            assert_eq!(error["code"], -32016, "{method} on {path}: {error}");
         }
+        // Each entry of a batch has a deadline of its own.
+        let answers = node.send("/", &json!([request(1, method, params), request(2, "eth_chainId", json!([]))])).await;
+        let codes = (&answers[0]["error"]["code"], &answers[1]["result"]);
+        assert_eq!(codes, (&json!(-32016), &json!("0x7a69")), "{answers}");
     }
     serves(&node).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn entries_of_a_batch_are_stopped_at_their_deadline_each() {
-    let node = quiet(&["--deadline-ms", "400", "--gas-cap", ENDLESS_GAS]);
-    let batch = json!([request("eth_call", endless_call()), request("eth_chainId", json!([]))]);
-    let answers = node.send("/", &batch).await;
-    assert_eq!(answers[0]["error"]["code"], -32016, "{answers}");
-    assert_eq!(answers[1]["result"], "0x7a69");
-}
-
 // Queues.
-
-/// Flags of a node with one worker, which an endless request occupies for as long as its client waits.
-const ONE_WORKER: [&str; 6] = ["--workers", "1", "--deadline-ms", NEVER_MS, "--gas-cap", ENDLESS_GAS];
 
 /// Occupies the only worker with an endless request, lets two more wait, and checks that the lane rejects all others before the worker
 /// has ended anything. The lane serves again once its clients are gone.
@@ -217,8 +188,7 @@ async fn rejects_past_two_that_wait(node: &TestNode, lane: &str, method: &str, p
     let waiting = async |count: u64| node.shows(&format!("presim_queue_depth{{lane=\"{lane}\"}} {count}")).await;
     let mut inside = JoinSet::new();
     for already_inside in 0..3 {
-        let post = node.client.post(node.url("/")).header("content-type", "application/json");
-        inside.spawn(post.body(request(method, params.clone()).to_string()).send());
+        inside.spawn(node.client.post(node.url("/")).json(&request(1, method, params.clone())).send());
         running(1).await;
         waiting(already_inside).await;
     }
@@ -235,21 +205,21 @@ async fn rejects_past_two_that_wait(node: &TestNode, lane: &str, method: &str, p
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bundle_past_queue_bundle_is_refused_without_waiting_for_a_worker() {
-    let node = quiet(&[&ONE_WORKER[..], &["--queue-bundle", "2"]].concat());
+    let node = TestNode::quiet_with(&[&ONE_WORKER[..], &["--queue-bundle", "2"]].concat());
     rejects_past_two_that_wait(&node, "bundle", "eth_simulateV1", &endless_bundle()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_past_queue_short_is_refused_without_waiting_for_a_worker() {
-    let node = quiet(&[&ONE_WORKER[..], &["--queue-short", "2"]].concat());
+    let node = TestNode::quiet_with(&[&ONE_WORKER[..], &["--queue-short", "2"]].concat());
     rejects_past_two_that_wait(&node, "short", "eth_call", &endless_call()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_batch_takes_one_place_in_its_lane() {
-    let node = quiet(&["--workers", "1", "--queue-short", "1", "--queue-bundle", "1"]);
+    let node = TestNode::quiet_with(&["--workers", "1", "--queue-short", "1", "--queue-bundle", "1"]);
     for (method, params) in [("eth_call", json!([{"to": CODE_AT}, "pending"])), ("eth_simulateV1", short_bundle())] {
-        let answers = node.send("/", &json!(vec![request(method, params); 100])).await;
+        let answers = node.send("/", &json!(vec![request(1, method, params); 100])).await;
         let results = answers.as_array().expect("a list").iter().filter(|answer| answer.get("result").is_some());
         assert_eq!(results.count(), 100, "{method}: {answers}");
     }
@@ -257,7 +227,7 @@ async fn a_batch_takes_one_place_in_its_lane() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn many_blocks_without_calls_need_no_worker() {
-    let node = quiet(&[]);
+    let node = TestNode::quiet();
     let waited = || node.metric("presim_queue_wait_seconds_count{lane=\"bundle\"}");
     for (blocks, jobs) in [(1, 0.0), (64, 0.0), (65, 1.0)] {
         let before = waited();
@@ -270,250 +240,112 @@ async fn many_blocks_without_calls_need_no_worker() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_goes_away_frees_its_worker() {
-    let node = quiet(&[&ONE_WORKER[..], &["--sub-blocks", "2"]].concat());
-    let sent = {
-        let client = http();
-        let body = request("eth_simulateV1", endless_bundle()).to_string();
-        let sent = client.post(node.url("/")).header("content-type", "application/json").body(body).send();
-        tokio::spawn(sent)
-    };
-    node.shows("presim_jobs_running{lane=\"bundle\"} 1").await;
-    sent.abort();
-    let served = tokio::time::timeout(BOUND, serves(&node)).await;
-    served.expect("the worker is free long before the deadline of what it ran");
-}
-
-// Connections.
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_connection_past_max_connections_is_told_so() {
-    let node = quiet(&[&ONE_WORKER[..], &["--max-connections", "1"]].concat());
-    let other = http();
-    let ask = || {
-        let body = request("eth_chainId", json!([])).to_string();
-        other.post(node.url("/")).header("content-type", "application/json").body(body).send()
-    };
-    // This connection has a request running and uses the only slot.
-    let held = node.client.post(node.url("/")).header("content-type", "application/json");
-    let held = tokio::spawn(held.body(request("eth_simulateV1", endless_bundle()).to_string()).send());
-    node.shows("presim_jobs_running{lane=\"bundle\"} 1").await;
-    let began = Instant::now();
-    let refused = loop {
-        match ask().await {
-            Ok(response) if response.status() == 503 => break response.text().await.expect("a body"),
-            other => assert!(began.elapsed() < BOUND, "never refused: {other:?}"),
-        }
-    };
-    let answer = json_of(&refused);
-    assert_eq!((&answer["error"]["code"], &answer["id"]), (&json!(-32005), &Value::Null), "{answer}");
-    held.abort();
-    let began = Instant::now();
-    while !ask().await.is_ok_and(|response| response.status() == 200) {
-        assert!(began.elapsed() < BOUND, "never served again");
-    }
+    let node = TestNode::quiet_with(&ONE_WORKER);
+    let running = async |count: u64| node.shows(&format!("presim_jobs_running{{lane=\"bundle\"}} {count}")).await;
+    let endless = request(1, "eth_simulateV1", endless_bundle()).to_string();
+    let mut http1 = Http1::open(node.at()).await;
+    http1.send(&[], &endless).await;
+    running(1).await;
+    drop(http1);
+    running(0).await;
+    let mut http2 = Http2::open(node.at(), WIDE).await;
+    let (answer, mut body) = http2.begin(&[]).await;
+    body.send_data(endless.clone().into(), true).expect("it is sent");
+    running(1).await;
+    drop((http2, answer, body));
+    running(0).await;
+    let mut socket = Frames::open(node.at(), &[]).await.expect("it is upgraded");
+    socket.send(&endless).await;
+    running(1).await;
+    drop(socket);
+    running(0).await;
+    serves(&node).await;
 }
 
 // Access.
 
-/// Sends a request with this header. Returns status, JSON and headers.
-async fn with_header(node: &TestNode, name: &str, value: &str) -> (u16, Value, reqwest::header::HeaderMap) {
-    let request = node.client.post(node.url("/")).header("content-type", "application/json").header(name, value);
-    let response = request.body(self::request("eth_chainId", json!([])).to_string()).send().await.expect("it answers");
-    let (status, headers) = (response.status().as_u16(), response.headers().clone());
-    (status, json_of(&response.text().await.expect("a body")), headers)
+/// Sends a request with this `authorization`. Returns status and JSON.
+async fn authorized(node: &TestNode, value: &str) -> (u16, Value) {
+    let post = node.client.post(node.url("/")).json(&request(1, "eth_chainId", json!([])));
+    let response = post.header("authorization", value).send().await.expect("it answers");
+    (response.status().as_u16(), response.json().await.expect("JSON"))
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_foreign_host_is_403() {
-    let node = quiet(&[]);
-    for host in ["evil.example", "evil.example:8545", "127.0.0.1.evil.example", "localhost.evil.example:80"] {
-        let (status, answer, _) = with_header(&node, "host", host).await;
-        assert_eq!(status, 403, "{host}");
-        assert_eq!(answer["error"]["code"], -32600, "{host}: {answer}");
-    }
-    serves(&node).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_nodes_own_names_and_those_allowed_are_served() {
-    let node = quiet(&["--allow-host", "sim.example,other.example"]);
-    for host in ["localhost", "LOCALHOST:1", "127.0.0.1:8545", "[::1]:8545", "sim.example", "other.example:443"] {
-        let (status, answer, _) = with_header(&node, "host", host).await;
-        assert_eq!((status, &answer["result"]), (200, &json!("0x7a69")), "{host}");
-    }
-    assert_eq!(with_header(&node, "host", "third.example").await.0, 403);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn no_page_may_read_answers_by_default() {
-    let node = quiet(&[]);
-    let (_, _, headers) = with_header(&node, "origin", "http://page.example").await;
-    assert_eq!(headers.get("access-control-allow-origin"), None);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn only_pages_of_allowed_origins_may_read_answers() {
-    let node = quiet(&["--allow-origin", "http://page.example"]);
-    let (status, _, headers) = with_header(&node, "origin", "http://page.example").await;
-    assert_eq!(status, 200);
-    assert_eq!(
-        headers.get("access-control-allow-origin").map(|value| value.as_bytes()),
-        Some(&b"http://page.example"[..])
-    );
-    let (_, _, headers) = with_header(&node, "origin", "http://other.example").await;
-    assert_eq!(headers.get("access-control-allow-origin"), None);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_preflight_of_an_allowed_origin_allows_post() {
-    let node = quiet(&["--allow-origin", "http://page.example"]);
-    let response = node
-        .client
-        .request(reqwest::Method::OPTIONS, node.url("/"))
-        .header("origin", "http://page.example")
-        .header("access-control-request-method", "POST")
-        .header("access-control-request-headers", "content-type")
-        .send()
-        .await
-        .expect("it answers");
-    assert_eq!(response.status(), 200);
-    let header =
-        |name| response.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned();
-    assert_eq!(header("access-control-allow-origin"), "http://page.example");
-    assert!(header("access-control-allow-methods").contains("POST"));
-    assert!(header("access-control-allow-headers").contains("content-type"));
-}
-
-/// Creates a token file with this text.
-fn tokens(text: &str) -> NamedTempFile {
-    let mut file = NamedTempFile::new().expect("a file can be made");
-    file.write_all(text.as_bytes()).expect("it can be written");
-    file
-}
-
-const FAST: &str = "a-token-that-is-fast";
-const SLOW: &str = "a-token-that-is-slow";
-
-fn two_tokens() -> NamedTempFile {
-    tokens(&format!(
-        "[[token]]\nname = \"fast\"\ntoken = \"{FAST}\"\nrate = 1000\n[[token]]\nname = \"slow\"\ntoken = \"{SLOW}\"\nrate = 1\n"
-    ))
-}
-
-fn path(file: &NamedTempFile) -> &str {
-    file.path().to_str().expect("the path is UTF-8")
+fn bearer(name: &str) -> String {
+    format!("Bearer {}", token(name))
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_right_token_a_request_is_401() {
-    let file = two_tokens();
-    let node = quiet(&["--token-file", path(&file)]);
-    let (status, text) = node.post("/", request("eth_chainId", json!([])).to_string()).await;
-    assert_eq!(status, 401);
-    let answer = json_of(&text);
-    assert!(answer["error"]["code"].is_i64() && answer["id"].is_null(), "{answer}");
-    for value in ["Bearer wrong-token-of-length", "Bearer ", FAST, "Basic YTpi"] {
-        assert_eq!(with_header(&node, "authorization", value).await.0, 401, "{value}");
+    let tokens = token_file(&[("fast", 1_000)]);
+    for flag in ["--token-file", "--wallet-token-file"] {
+        let node = TestNode::quiet_with(&[flag, text(tokens.path())]);
+        for value in ["Bearer wrong-token-of-length", "Bearer ", &token("fast"), "Basic YTpi"] {
+            let (status, answer) = authorized(&node, value).await;
+            assert_eq!(status, 401, "{flag} {value}");
+            assert!(answer["error"]["code"].is_i64() && answer["id"].is_null(), "{flag} {value}: {answer}");
+        }
+        let (status, answer) = authorized(&node, &bearer("fast")).await;
+        assert_eq!((status, &answer["result"]), (200, &json!("0x7a69")), "{flag}");
     }
-    let (status, answer, _) = with_header(&node, "authorization", &format!("Bearer {FAST}")).await;
-    assert_eq!((status, &answer["result"]), (200, &json!("0x7a69")));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_past_its_rate_is_refused_and_others_are_not() {
-    let file = two_tokens();
-    let node = quiet(&["--token-file", path(&file)]);
-    let slow = format!("Bearer {SLOW}");
-    assert_eq!(with_header(&node, "authorization", &slow).await.1["result"], "0x7a69");
-    let answers = join_all((0..8).map(|_| with_header(&node, "authorization", &slow))).await;
-    assert!(answers.iter().any(|(_, answer, _)| answer["error"]["code"] == -32005), "{answers:?}");
-    let (status, answer, _) = with_header(&node, "authorization", &format!("Bearer {FAST}")).await;
+    let tokens = token_file(&[("fast", 1_000), ("slow", 1)]);
+    let node = TestNode::quiet_with(&["--token-file", text(tokens.path())]);
+    assert_eq!(authorized(&node, &bearer("slow")).await.1["result"], "0x7a69");
+    let slow = bearer("slow");
+    let answers = join_all((0..8).map(|_| authorized(&node, &slow))).await;
+    assert!(answers.iter().any(|(_, answer)| answer["error"]["code"] == -32005), "{answers:?}");
+    let (status, answer) = authorized(&node, &bearer("fast")).await;
     assert_eq!((status, &answer["result"]), (200, &json!("0x7a69")));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_entry_of_a_batch_counts_against_the_rate() {
-    let file = two_tokens();
-    let node = quiet(&["--token-file", path(&file)]);
-    let body = Value::Array(vec![request("eth_chainId", json!([])); 5]).to_string();
-    let post = node.client.post(node.url("/")).header("content-type", "application/json");
-    let response = post.header("authorization", format!("Bearer {SLOW}")).body(body).send().await.expect("it answers");
-    let answers = json_of(&response.text().await.expect("a body"));
+    let tokens = token_file(&[("slow", 1)]);
+    let node = TestNode::quiet_with(&["--token-file", text(tokens.path())]);
+    let batch = Value::Array(vec![request(1, "eth_chainId", json!([])); 5]);
+    let post = node.client.post(node.url("/")).bearer_auth(token("slow")).json(&batch);
+    let answers: Value = post.send().await.expect("it answers").json().await.expect("JSON");
     let refused = answers.as_array().expect("a list").iter().filter(|answer| answer["error"]["code"] == -32005).count();
     assert_eq!(refused, 4, "{answers}");
 }
 
-const WALLET: &str = "a-token-for-the-wallet";
-
-fn wallet_token() -> NamedTempFile {
-    tokens(&format!("[[token]]\nname = \"wallet\"\ntoken = \"{WALLET}\"\nrate = 1000\n"))
-}
-
 #[tokio::test(flavor = "multi_thread")]
-async fn with_a_wallet_token_file_alone_the_node_needs_no_token() {
-    let file = wallet_token();
-    let node = quiet(&["--wallet-token-file", path(&file)]);
-    serves(&node).await;
-    let (status, answer, _) = with_header(&node, "authorization", &format!("Bearer {WALLET}")).await;
-    assert_eq!((status, &answer["result"]), (200, &json!("0x7a69")));
-    // A request that presents a token must present a known one.
-    for value in [format!("Bearer {FAST}"), "Bearer ".to_owned(), WALLET.to_owned()] {
-        assert_eq!(with_header(&node, "authorization", &value).await.0, 401, "{value}");
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_token_of_either_file_may_use_the_node() {
-    let (file, wallet) = (two_tokens(), wallet_token());
-    let node = quiet(&["--token-file", path(&file), "--wallet-token-file", path(&wallet)]);
-    for token in [FAST, SLOW, WALLET] {
-        let (status, answer, _) = with_header(&node, "authorization", &format!("Bearer {token}")).await;
-        assert_eq!((status, &answer["result"]), (200, &json!("0x7a69")), "{token}");
-    }
-    let (status, _) = node.post("/", request("eth_chainId", json!([])).to_string()).await;
-    assert_eq!(status, 401);
-}
-
-#[test]
-fn a_wallet_token_file_keeps_the_wallet_for_its_tokens() {
-    let (file, wallet) = (two_tokens(), wallet_token());
-    let access = |token_file: bool, wallet_token_file: bool| {
-        let (file, wallet) = (file.path().to_path_buf(), wallet.path().to_path_buf());
-        Access::new(token_file.then_some(file), wallet_token_file.then_some(wallet)).expect("the files are right")
-    };
-    // Which files exist, the token of a request, and whether it may use the wallet (`None`: not even the node).
-    let cases = [
-        (false, false, None, Some(true)),
-        (false, false, Some(FAST), Some(true)),
-        (true, false, None, None),
-        (true, false, Some(FAST), Some(true)),
-        (true, false, Some(WALLET), None),
-        (false, true, None, Some(false)),
-        (false, true, Some(FAST), None),
-        (false, true, Some(WALLET), Some(true)),
-        (true, true, None, None),
-        (true, true, Some(FAST), Some(false)),
-        (true, true, Some(WALLET), Some(true)),
-    ];
-    for (token_file, wallet_token_file, token, expected) in cases {
-        let access = access(token_file, wallet_token_file);
-        let header = token.map(|token| format!("Bearer {token}"));
-        let client = access.client(header.as_deref().map(str::as_bytes));
-        let may = client.ok().map(|client| client.map_or(access.opens_wallet(), |client| client.may_use_wallet()));
-        assert_eq!(may, expected, "--token-file {token_file}, --wallet-token-file {wallet_token_file}, {token:?}");
+async fn a_wallet_token_file_keeps_the_wallet_for_its_tokens() {
+    let (tokens, wallet) = (token_file(&[("node", 1_000)]), token_file(&[("wallet", 1_000)]));
+    let (tokens, wallet) = (["--token-file", text(tokens.path())], ["--wallet-token-file", text(wallet.path())]);
+    // Whether a client may use the wallet without a token, with one of the first file, and with one of the second; `None`: not even the node.
+    for (flags, expected) in [
+        (&[][..], [Some(true), Some(true), Some(true)]),
+        (&[tokens][..], [None, Some(true), None]),
+        (&[wallet][..], [Some(false), None, Some(true)]),
+        (&[tokens, wallet][..], [None, Some(false), Some(true)]),
+    ] {
+        let node = TestNode::quiet_with(&flags.concat());
+        for (name, expected) in ["", "node", "wallet"].into_iter().zip(expected) {
+            let post = node.client.post(node.url("/")).json(&request(1, "eth_requestAccounts", json!([])));
+            let post = if name.is_empty() { post } else { post.bearer_auth(token(name)) };
+            let response = post.send().await.expect("it answers");
+            let may_use_node = response.status() != 401;
+            let answer: Value = response.json().await.expect("JSON");
+            let may_use_wallet = may_use_node.then_some(answer["error"]["code"] != 4100);
+            assert_eq!(may_use_wallet, expected, "{flags:?} {name:?}: {answer}");
+        }
     }
 }
 
 #[test]
 fn a_wallet_token_file_is_read_as_strictly_as_a_token_file() {
-    let same = tokens(&format!("[[token]]\nname = \"both\"\ntoken = \"{SLOW}\"\nrate = 1\n"));
-    let (file, empty) = (two_tokens(), tokens(""));
-    let refusal = |flags: &[&str]| format!("{:#}", TestNode::try_start(flags).map(drop).expect_err("it is refused"));
-    let told = refusal(&["--token-file", path(&file), "--wallet-token-file", path(&same)]);
+    let tokens = token_file(&[("slow", 1)]);
+    let same = file(&format!("[[token]]\nname = \"both\"\ntoken = \"{}\"\nrate = 1\n", token("slow")));
+    let told = TestNode::refusal(&["--token-file", text(tokens.path()), "--wallet-token-file", text(same.path())]);
     assert!(told.contains("--wallet-token-file") && told.contains("\"slow\" of --token-file and \"both\""), "{told}");
-    let told = refusal(&["--wallet-token-file", path(&empty)]);
+    let told = TestNode::refusal(&["--wallet-token-file", text(file("").path())]);
     assert!(told.contains("--wallet-token-file") && told.contains("no [[token]]"), "{told}");
-    let told = refusal(&["--wallet-token-file", "/nowhere/tokens.toml"]);
+    let told = TestNode::refusal(&["--wallet-token-file", "/nowhere/tokens.toml"]);
     assert!(told.contains("--wallet-token-file /nowhere/tokens.toml"), "{told}");
 }
 
@@ -524,47 +356,29 @@ fn an_address_that_is_not_loopback_needs_a_token_file() {
         let error = load(&["--listen", listen]).expect_err("it is refused").to_string();
         assert!(error.contains("--token-file"), "{listen}: {error}");
     }
-    let file = two_tokens();
-    load(&["--listen", "0.0.0.0:0", "--token-file", path(&file)]).expect("with tokens it is not");
-    load(&["--listen", "0.0.0.0:0", "--wallet-token-file", path(&file)])
+    let tokens = token_file(&[("one", 1)]);
+    load(&["--listen", "0.0.0.0:0", "--token-file", text(tokens.path())]).expect("with tokens it is not");
+    load(&["--listen", "0.0.0.0:0", "--wallet-token-file", text(tokens.path())])
         .expect_err("one for the wallet lets anybody use the node");
     load(&["--listen", "[::1]:0"]).expect("loopback needs none");
 }
 
 #[test]
 fn a_token_file_that_protects_nobody_is_refused() {
-    let cases = [
-        ("", "[[token]]"),
-        ("[[token]]\nname = \"a\"\ntoken = \"123456789012345\"\nrate = 1\n", "at least 16"),
-        ("token = [[\"a\", \"1234567890123456\", 1]]\n", "[[token]] tables"),
-        (
-            "[[token]]\nname = \"a\"\ntoken = \"12345678 90123456\"\nrate = 1\n",
-            "expected ASCII characters without spaces",
-        ),
-        (
-            "[[token]]\nname = \"a\"\ntoken = \"1234567890123456é\"\nrate = 1\n",
-            "expected ASCII characters without spaces",
-        ),
-        ("[[token]]\nname = \"a\"\ntoken = \"1234567890123456\"\nrate = 0\n", "rate"),
-        ("[[token]]\nname = \"a\"\nrate = 1\n", "token"),
-        (
-            "[[token]]\nname = \"a\"\ntoken = \"1234567890123456\"\nrate = 1\n[[token]]\nname = \"b\"\ntoken = \"1234567890123456\"\nrate = 1\n",
-            "same token",
-        ),
-        ("not toml", "token-file"),
-    ];
-    for (text, expected) in cases {
-        let file = tokens(text);
-        let error = TestNode::try_start(&["--token-file", path(&file)]).map(drop).expect_err("it is refused");
-        let error = format!("{error:#}");
-        assert!(error.contains(expected), "{text:?}: {error}");
-    }
-}
-
-#[test]
-fn an_origin_that_is_none_is_refused_at_the_start() {
-    for origin in ["app.example", "https://app.example/path", "https://", "null", "https://a b\u{7f}"] {
-        let error = TestNode::try_start(&["--allow-origin", origin]).map(drop).expect_err("it is refused").to_string();
-        assert!(error.contains("--allow-origin") && error.contains("expected `*`"), "{origin}: {error}");
+    let one = |name: &str, token: &str| format!("[[token]]\nname = \"{name}\"\ntoken = \"{token}\"\nrate = 1\n");
+    let (right, wrong) = ("1234567890123456", "expected ASCII characters without spaces");
+    for (content, expected) in [
+        (String::new(), "[[token]]"),
+        (one("a", &right[..15]), "at least 16"),
+        ("token = [[\"a\", \"1234567890123456\", 1]]\n".to_owned(), "[[token]] tables"),
+        (one("a", "12345678 90123456"), wrong),
+        (one("a", "1234567890123456é"), wrong),
+        (one("a", right).replace("rate = 1", "rate = 0"), "rate"),
+        ("[[token]]\nname = \"a\"\nrate = 1\n".to_owned(), "token"),
+        (one("a", right) + &one("b", right), "same token"),
+        ("not toml".to_owned(), "token-file"),
+    ] {
+        let told = TestNode::refusal(&["--token-file", text(file(&content).path())]);
+        assert!(told.contains(expected), "{content:?}: {told}");
     }
 }

@@ -1,7 +1,7 @@
 //! Standing bundles that take long beside others that do not.
 
 use bytes::Bytes;
-use presim::{
+use presim::testing::{
     ledger::{Snapshot, SnapshotId},
     state::{BlockReads, ReadSet},
     watch::{StaleReason, StandingBundles, StandingRun, StateHistory},
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::{
     random_bundles::account,
     read_sets::Chain,
-    support::{BOUND, Socket, TestNode, items, number},
+    support::{BOUND, Socket, TestNode, items, number, request},
     watch::{Held, newest, node_with, read, reads_slot, set_slot, stand, two_readers},
 };
 
@@ -247,8 +247,7 @@ async fn a_poll_at_a_stop_is_answered_with_what_there_is() {
     let mut socket = Socket::open(&node, "/").await;
     let begun = stand(&mut socket, json!([[reads_slot("a", 0)]])).await;
     let first = socket.notification(&begun["watch"]).await;
-    let poll = json!({ "jsonrpc": "2.0", "id": 7, "method": "presim_results",
-        "params": [begun["watch"], first["id"], 60_000] });
+    let poll = request(7, "presim_results", json!([begun["watch"], first["id"], 60_000]));
     socket.write(poll.to_string()).await.expect("it takes a message");
     let chain = socket.call("eth_chainId", json!([])).await;
     assert_eq!(chain["id"], 1, "the poll waits: {chain}");

@@ -4,7 +4,6 @@ mod access_lists;
 #[path = "../clients/alloy.rs"]
 mod alloy;
 mod amsterdam;
-mod approvals;
 mod batch_executor;
 mod batch_nonces;
 mod beginnings;
@@ -16,20 +15,17 @@ mod commands;
 mod connections;
 mod contract;
 mod devnet;
+#[allow(dead_code, reason = "the simulation of faults uses the rest of it")]
+#[path = "../../src/faults/disk.rs"]
 mod disk;
 mod document;
 mod doors;
 mod durability;
-mod embedded;
-mod envelopes;
 mod estimates;
-mod faults;
 mod fees;
 mod filters;
 mod flashblocks;
-#[cfg(feature = "fleet")]
 mod fleet;
-mod floors;
 mod forking;
 mod forks;
 mod format;
@@ -43,8 +39,7 @@ mod ipc;
 mod keys;
 mod kzg;
 mod lagoon;
-#[cfg(feature = "fleet")]
-mod ledger;
+mod layers;
 mod licences;
 mod limits;
 mod live;

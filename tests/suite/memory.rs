@@ -1,6 +1,6 @@
 //! Runs reuse memory: no run sees what an earlier one left.
 
-use presim::source::devnet::world::{dev_genesis, dev_signers};
+use presim::testing::source::devnet::world::{dev_genesis, dev_signers};
 use serde_json::{Value, json};
 
 use crate::{process::eventually, support::TestNode};
@@ -67,10 +67,7 @@ async fn precompiles_are_warm_from_their_fork_on_whatever_ran_before() {
     let mut genesis = dev_genesis(&dev_signers().unwrap(), 1_000);
     let osaka = genesis.timestamp + 1_000_000;
     genesis.config.osaka_time = Some(osaka);
-    let file = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(file.path(), serde_json::to_vec(&genesis).unwrap()).unwrap();
-    let path = file.path().to_str().unwrap();
-    let node = TestNode::start(&["--genesis", path, "--feed", "static", "--io-threads", "1"]);
+    let node = TestNode::on(&genesis, &["--feed", "static", "--io-threads", "1"]);
     // Measures the gas of BALANCE of the address of P256VERIFY (EIP-7951).
     let code = "0x5a61010031505a900360005260206000f3";
     for _ in 0..3 {

@@ -1,15 +1,13 @@
 //! Native contracts on a chain of presim's own: a run that reaches one is rejected, because presim does not guess.
 
-use std::fs;
-
 use alloy_primitives::{Address, B256, Bytes};
-use presim::source::devnet::world::dev_signers;
+use presim::testing::source::devnet::world::dev_signers;
 use serde_json::{Value, json};
 
 use crate::{
     live::built::ethereum_config,
     op_chain::config,
-    support::{TestNode, hex, number},
+    support::{TestNode, chain_files, hex},
 };
 
 const START: u64 = 0x6500_0000;
@@ -23,7 +21,7 @@ const CALLER: &str = "0x5f5f5f5f5f73b20f0000000000000000000000000000000000005af1
 /// A contract that returns the balance of the factory.
 const READER: &str = "0x73b20f000000000000000000000000000000000000315f5260205ff3";
 
-/// Writes a genesis of Base's family, with Beryl and Cobalt at these times.
+/// Returns a genesis of Base's family, with Beryl and Cobalt at these times.
 fn genesis(beryl: u64, cobalt: u64) -> Value {
     let mut rules = config(4242, "jovian");
     for (fork, time) in [("azul", 0), ("beryl", beryl), ("cobalt", cobalt)] {
@@ -41,12 +39,6 @@ fn genesis(beryl: u64, cobalt: u64) -> Value {
     })
 }
 
-fn start(genesis: &Value, flags: &[&str]) -> TestNode {
-    let file = tempfile::NamedTempFile::new().unwrap();
-    fs::write(file.path(), genesis.to_string()).unwrap();
-    TestNode::start(&[&["--genesis", file.path().to_str().unwrap()], flags].concat())
-}
-
 /// Asserts that a request is rejected because it reaches `native`.
 async fn rejected(node: &TestNode, path: &str, method: &str, params: Value, native: &str) {
     let error = node.error(path, method, params).await;
@@ -56,7 +48,7 @@ async fn rejected(node: &TestNode, path: &str, method: &str, params: Value, nati
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_that_reaches_a_native_contract_is_rejected_on_a_chain_of_presims_own() {
-    let node = start(&genesis(0, 0), &["--feed", "static"]);
+    let node = TestNode::on(&genesis(0, 0), &["--feed", "static"]);
     let overridden = json!({SOMEBODY: {"code": READER}});
     let calls = |to: &str| json!({"blockStateCalls": [{"calls": [{"to": to}]}]});
     for (path, method, params, native) in [
@@ -84,7 +76,7 @@ async fn a_run_that_reaches_a_native_contract_is_rejected_on_a_chain_of_presims_
 
 #[tokio::test(flavor = "multi_thread")]
 async fn natives_go_by_the_fork() {
-    let node = start(&genesis(START + 100, START + 200), &["--testing", "--dialect", "project", "--no-mining"]);
+    let node = TestNode::on(&genesis(START + 100, START + 200), &["--testing", "--dialect", "project", "--no-mining"]);
     let mine_at = async |time: u64| node.result("/", "evm_mine", json!([{"timestamp": time}])).await;
     mine_at(START + 90).await;
     let call = |to: &str, at: &str| json!([{"to": to}, at]);
@@ -95,7 +87,7 @@ async fn natives_go_by_the_fork() {
     rejected(&node, "/", "eth_call", call(TOKEN, "latest"), TOKEN).await;
     rejected(&node, "/", "eth_call", call(SOMEBODY, "latest"), FACTORY).await;
     assert_eq!(node.result("/", "eth_call", call(CONTEXT, "latest")).await, "0x", "before Cobalt");
-    let before = number(&node.result("/", "eth_blockNumber", json!([])).await) - 1;
+    let before = node.height().await - 1;
     let before = hex(before);
     assert_eq!(node.result("/", "eth_call", json!([{"to": TOKEN}, before])).await, "0x", "the block before Beryl");
     // A simulation that passes the fork.
@@ -104,15 +96,15 @@ async fn natives_go_by_the_fork() {
     node.result("/", "eth_simulateV1", simulated(&[block(START + 99, TOKEN), block(START + 150, CONTEXT)])).await;
     let passing = simulated(&[block(START + 99, CONTEXT), block(START + 200, CONTEXT)]);
     rejected(&node, "/", "eth_simulateV1", passing, CONTEXT).await;
-    let moved = start(&genesis(0, 0), &["--feed", "static", "--fork", "beryl=never", "--fork", "cobalt=never"]);
+    let moved = TestNode::on(&genesis(0, 0), &["--feed", "static", "--fork", "beryl=never", "--fork", "cobalt=never"]);
     assert_eq!(moved.result("/", "eth_call", call(TOKEN, "latest")).await, "0x");
 }
 
 /// The rules of the run say what is native, whatever ran on the same worker before.
 #[tokio::test(flavor = "multi_thread")]
 async fn natives_go_by_the_fork_that_a_request_names() {
-    let node = start(&genesis(0, 0), &["--feed", "static"]);
-    let plain = start(&genesis(u64::MAX, u64::MAX), &["--feed", "static"]);
+    let node = TestNode::on(&genesis(0, 0), &["--feed", "static"]);
+    let plain = TestNode::on(&genesis(u64::MAX, u64::MAX), &["--feed", "static"]);
     let call = |to: &str, fork: &str| json!([{"to": to}, "latest", {}, {"fork": fork}]);
     for _ in 0..8 {
         rejected(&node, "/", "eth_call", json!([{"to": TOKEN}, "latest"]), TOKEN).await;
@@ -126,7 +118,7 @@ async fn natives_go_by_the_fork_that_a_request_names() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_transaction_that_reaches_a_native_contract_is_not_mined_and_those_after_it_are() {
-    let node = start(&genesis(0, 0), &["--testing", "--dialect", "project", "--no-mining"]);
+    let node = TestNode::on(&genesis(0, 0), &["--testing", "--dialect", "project", "--no-mining"]);
     let from = dev_signers().unwrap()[0].address();
     let send = async |to: &str, nonce: u64| {
         let tx = json!({"from": from, "to": to, "nonce": hex(nonce), "gas": "0x186a0"});
@@ -144,22 +136,17 @@ async fn a_transaction_that_reaches_a_native_contract_is_not_mined_and_those_aft
 #[tokio::test(flavor = "multi_thread")]
 async fn a_chain_file_with_a_block_that_reaches_a_native_contract_is_refused() {
     let genesis = genesis(START + 1_000_000_000, START + 1_000_000_000);
-    let node = start(&genesis, &["--testing", "--dialect", "project", "--no-mining"]);
+    let node = TestNode::on(&genesis, &["--testing", "--dialect", "project", "--no-mining"]);
     let tx = json!({"from": dev_signers().unwrap()[0].address(), "to": SOMEBODY, "gas": "0x186a0"});
     node.result("/", "eth_sendTransaction", json!([tx])).await;
     node.result("/", "evm_mine", json!([{"timestamp": START + 2}])).await;
     let raw = node.result("/", "debug_getRawBlock", json!(["latest"])).await;
     let raw: Bytes = raw.as_str().expect("a text").parse().expect("bytes");
-    let folder = tempfile::tempdir().unwrap();
-    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
-    fs::write(path("genesis.json"), genesis.to_string()).unwrap();
-    fs::write(path("chain.rlp"), &raw).unwrap();
-    let (genesis, chain) = (path("genesis.json"), path("chain.rlp"));
-    let flags = ["--feed", "static", "--genesis", &genesis, "--chain", &chain];
+    let (_folder, files) = chain_files(&genesis, &raw);
+    let flags: Vec<&str> = files.iter().map(String::as_str).collect();
     let before = TestNode::start(&flags);
     assert_eq!(before.result("/", "eth_blockNumber", json!([])).await, "0x1");
-    let refused = TestNode::try_start(&[&flags[..], &["--fork", "beryl=0"]].concat()).err().expect("an error");
-    let text = format!("{refused:#}").to_lowercase();
+    let text = TestNode::refusal(&[&flags[..], &["--fork", "beryl=0"]].concat()).to_lowercase();
     assert!(text.contains(FACTORY) && text.contains("cannot execute"), "{text}");
 }
 
@@ -167,7 +154,7 @@ async fn a_chain_file_with_a_block_that_reaches_a_native_contract_is_refused() {
 async fn runs_in_a_block_of_an_unexecuted_fork_are_rejected_with_the_reason() {
     let mut genesis = genesis(0, 0);
     (genesis["config"], genesis["extraData"]) = (ethereum_config(), json!("0x"));
-    let node = start(&genesis, &["--feed", "static", "--fork", "bogota=4000000000"]);
+    let node = TestNode::on(&genesis, &["--feed", "static", "--fork", "bogota=4000000000"]);
     let block = |time: u64| json!({"blockOverrides": {"time": hex(time)}, "calls": [{"to": SOMEBODY}]});
     let simulated = |times: &[u64]| {
         let blocks: Vec<Value> = times.iter().map(|time| block(*time)).collect();
@@ -199,7 +186,7 @@ async fn forks_of_chains_that_go_their_own_way_are_named_with_their_times() {
     for fork in ["zenith", "tropo", "strato"] {
         let mut genesis = genesis(0, 0);
         genesis["config"][format!("{fork}Time")] = json!(4_000_000_000_u64);
-        let node = start(&genesis, &["--feed", "static"]);
+        let node = TestNode::on(&genesis, &["--feed", "static"]);
         let status = node.result("/", "presim_status", json!([])).await;
         let warning = status["warning"].as_str().expect("a warning");
         assert!(warning.contains(fork) && warning.contains("4000000000"), "{warning}");
@@ -209,8 +196,7 @@ async fn forks_of_chains_that_go_their_own_way_are_named_with_their_times() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_devnet_with_an_unexecuted_fork_does_not_start() {
     for flags in [&[][..], &["--testing", "--dialect", "project"]] {
-        let refused = TestNode::try_start(&[flags, &["--fork", "bogota=4000000000"]].concat()).err().expect("an error");
-        let text = format!("{refused:#}");
+        let text = TestNode::refusal(&[flags, &["--fork", "bogota=4000000000"]].concat());
         assert!(text.contains("4000000000") && text.contains("--fork bogota=never"), "{text}");
     }
 }

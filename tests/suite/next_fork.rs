@@ -9,7 +9,7 @@ use tokio::task::block_in_place;
 use crate::{
     op_chain,
     process::{command, file},
-    support::{TestNode, hex, http, items, number, signal},
+    support::{TestNode, hex, items, number, request, signal},
 };
 
 const ALICE: Address = address!("0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266");
@@ -159,8 +159,8 @@ async fn bundles_of_call_many_have_their_forks() {
 async fn the_header_and_the_snapshot_name_the_fork() {
     let node = osaka(&[]);
     let header = async |params: Value| {
-        let body = json!({"jsonrpc": "2.0", "id": 1, "method": "eth_call", "params": params});
-        let answer = http().post(node.url("/")).json(&body).send().await.expect("it answers");
+        let body = request(1, "eth_call", params);
+        let answer = node.client.post(node.url("/")).json(&body).send().await.expect("it answers");
         let header = answer.headers()["x-presim-snapshot"].to_str().expect("a text").to_owned();
         header.split(", ").find_map(|field| field.strip_prefix("fork=")).expect("the fork").to_owned()
     };
@@ -174,8 +174,7 @@ async fn the_header_and_the_snapshot_name_the_fork() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_chain_of_the_op_stack_has_the_forks_of_its_family() {
     let genesis = json!({"config": op_chain::config(31_337, "jovian"), "gasLimit": "0x1c9c380", "difficulty": "0x0", "alloc": {}});
-    let genesis = file(&genesis.to_string());
-    let node = TestNode::quiet_with(&["--genesis", genesis.path().to_str().expect("a path")]);
+    let node = TestNode::on(&genesis, &["--traffic", "0", "--sub-block-ms", "60000"]);
     let known = "bedrock, regolith, canyon, ecotone, fjord, granite, holocene, isthmus, jovian, karst, lagoon, azul, beryl, cobalt, denim";
     for fork in ["amsterdam", "paris", "zenith"] {
         let error = node.error("/", "eth_call", call(SLOTNUM, fork)).await;
@@ -274,7 +273,7 @@ impl Shadowed {
     }
 
     async fn shadow(&self, flags: &[&str]) -> Ended {
-        let newest = number(&self.node.result("/", "eth_blockNumber", json!([])).await);
+        let newest = self.node.height().await;
         let (url, blocks) = (self.node.url("/standard"), format!("1..{newest}"));
         run(&[&["shadow", "--upstream", &url, "--under", "amsterdam", "--blocks", &blocks], flags].concat()).await
     }

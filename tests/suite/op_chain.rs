@@ -7,7 +7,7 @@ use op_alloy::consensus::{
     TxDeposit,
     post_exec::{SDMGasEntry, build_post_exec_tx},
 };
-use presim::chain::ChainTx;
+use presim::testing::chain::ChainTx;
 use serde_json::{Value, json};
 
 pub const L1_BLOCK: Address = address!("4200000000000000000000000000000000000015");

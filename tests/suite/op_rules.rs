@@ -7,7 +7,7 @@ use alloy_evm::{Evm, EvmEnv, FromRecoveredTx};
 use alloy_primitives::{Address, Bytes, TxKind, U256, address};
 use alloy_signer::SignerSync;
 use op_alloy::consensus::TxDeposit;
-use presim::{
+use presim::testing::{
     chain::{
         BASE_FEE_VAULT, BlockHashes, ChainSpec, ChainTx, L1_BLOCK, L1_FEE_VAULT, OPERATOR_FEE_VAULT, OpFork, OpTx,
     },

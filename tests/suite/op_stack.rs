@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use alloy_consensus::{
-    BlockBody, Header, SignableTransaction, Transaction, TxEip1559, TxEnvelope, TxReceipt, TxType, Typed2718,
-    transaction::Recovered,
+    BlockBody, Header, SignableTransaction, TxEip1559, TxEnvelope, TxReceipt, TxType, Typed2718, transaction::Recovered,
 };
 use alloy_eips::{
     eip2718::{Decodable2718, Encodable2718},
@@ -16,15 +15,11 @@ use alloy_rlp::Encodable;
 use alloy_signer::SignerSync;
 use alloy_signer_local::PrivateKeySigner;
 use op_alloy::consensus::TxDeposit;
-use presim::{
-    chain::{
-        Attributes, BlockHashes, ChainReceipt, ChainSpec, ChainTx, Family, Fork, OpFork, SealedBlock, genesis_block,
-        receipts_root_and_bloom,
-    },
+use presim::testing::{
+    chain::{Attributes, BlockHashes, ChainSpec, ChainTx, Family, SealedBlock, genesis_block},
     engine::{
-        BaseFeeRule, BlockOverrides, Call, CallFees, CallOutcome, CallRequest, Engine, Outputs, ShadowedTx, SimBlock,
-        SimCall, Simulation, SimulationError, SimulationRules, execute_block, open_block, open_block_with, seal,
-        shadow_block,
+        BaseFeeRule, Call, CallFees, CallOutcome, CallRequest, Engine, Outputs, ShadowedTx, SimBlock, SimCall,
+        Simulation, SimulationError, SimulationRules, execute_block, open_block, seal, shadow_block,
     },
     ledger::{Block, Included, Snapshot},
     source::{devnet::world::dev_signers, sub_block::extend},
@@ -36,7 +31,7 @@ use crate::{
     block_traces::are_of,
     op_chain::{ATTRIBUTED, L1_BLOCK, SEQUENCER_FEE_VAULT, config},
     read_sets::is_touched,
-    support::{TestNode, number, shared},
+    support::{TestNode, chain_files, number, shared},
 };
 
 const BASE_FEE_VAULT: Address = address!("4200000000000000000000000000000000000019");
@@ -87,49 +82,9 @@ impl RealBlock {
         };
         let mut hashes = BlockHashes::default();
         hashes.push(parent.number, header.parent_hash);
-        let head = SealedBlock::new(parent, presim::chain::BlockBody::default());
+        let head = SealedBlock::new(parent, presim::testing::chain::BlockBody::default());
         let world = LocalWorld::of_genesis(&genesis, &CodeCache::new(1 << 24));
         Some(Self { spec, header, transactions, parent: Snapshot::at_head(world, Arc::new(head), hashes) })
-    }
-
-    /// Checks that these receipts are the block's own.
-    fn check<'a>(&self, receipts: impl IntoIterator<Item = &'a ChainReceipt>, gas_used: u64, how: &str) {
-        let (root, bloom) = receipts_root_and_bloom(receipts);
-        assert_eq!(gas_used, self.header.gas_used, "{how}");
-        assert_eq!(root, self.header.receipts_root, "{how}");
-        assert_eq!(bloom, self.header.logs_bloom, "{how}");
-    }
-}
-
-#[test]
-fn a_real_block_has_its_own_gas_and_receipts() {
-    let Some(block) = RealBlock::load() else { return };
-    let executed = execute_block(&block.spec, &block.parent, &block.header, &block.transactions, &[], None).unwrap();
-    block.check(&executed.receipts, executed.gas_used, "as a whole");
-    assert_eq!(Some(executed.blob_gas_used), block.header.blob_gas_used);
-    assert!(executed.requests.is_empty());
-}
-
-#[test]
-fn a_real_block_is_the_same_however_it_is_cut_into_sub_blocks() {
-    let Some(block) = RealBlock::load() else { return };
-    let all = block.transactions.len();
-    for sizes in [vec![all], vec![1; all], vec![1, all - 1], vec![all - 1, 1], vec![2, 0, 3, all - 5]] {
-        let mut at = open_block_with(&block.spec, &block.parent, block.header.clone()).unwrap().snapshot;
-        let mut rest = block.transactions.iter();
-        for size in &sizes {
-            let open = at.open.as_ref().unwrap();
-            let grown = extend(&block.spec, &at, open, |sub_block| {
-                rest.by_ref()
-                    .take(*size)
-                    .for_each(|tx| assert!(sub_block.push(tx.clone()).expect("it is in the block")));
-            });
-            at = grown.snapshot;
-        }
-        let open = at.open.as_ref().unwrap();
-        assert_eq!((open.transactions.len(), open.index as usize), (all, sizes.len()));
-        block.check(&open.receipts, open.header.gas_used, &format!("{sizes:?}"));
-        assert_eq!(Some(open.blob_gas_used), block.header.blob_gas_used);
     }
 }
 
@@ -139,8 +94,8 @@ fn a_real_block_differs_in_nothing_but_fees_under_the_forks_before() {
     let Some(RealBlock { spec, header, transactions, parent }) = RealBlock::load() else { return };
     let executed = execute_block(&spec, &parent, &header, &transactions, &[], None).unwrap();
     let count = transactions.len();
-    let (receipts, body) = (executed.receipts, presim::chain::BlockBody::default());
-    let body = presim::chain::BlockBody { transactions, receipts, ..body };
+    let (receipts, body) = (executed.receipts, presim::testing::chain::BlockBody::default());
+    let body = presim::testing::chain::BlockBody { transactions, receipts, ..body };
     let block = Block::sealed(&Arc::new(SealedBlock::new(header, body))).expect("its body");
     for fork in ["jovian", "isthmus", "holocene", "fjord", "karst", "azul"] {
         let mut overlay = Overlay::new(parent.world.clone(), parent.hashes.clone());
@@ -156,28 +111,6 @@ fn a_real_block_differs_in_nothing_but_fees_under_the_forks_before() {
     }
 }
 
-/// Converts a transaction to an unsigned call.
-fn as_call(tx: &ChainTx, from: Address) -> Call {
-    let fees = match tx.gas_price() {
-        Some(price) => CallFees::GasPrice(price),
-        None => CallFees::Market { max_fee: Some(tx.max_fee_per_gas()), max_priority: tx.max_priority_fee_per_gas() },
-    };
-    Call {
-        from,
-        to: tx.kind(),
-        gas: Some(tx.gas_limit()),
-        fees,
-        value: tx.value(),
-        data: tx.input().clone(),
-        nonce: Some(tx.nonce()),
-        chain_id: tx.chain_id().map(U256::from),
-        access_list: tx.access_list().cloned(),
-        blob_hashes: None,
-        max_fee_per_blob_gas: None,
-        authorization_list: tx.authorization_list().map(<[_]>::to_vec),
-    }
-}
-
 const RULES: SimulationRules = SimulationRules {
     base_fee: BaseFeeRule::Block,
     keeps_prev_randao: true,
@@ -188,50 +121,6 @@ const RULES: SimulationRules = SimulationRules {
     max_trace: 1 << 20,
     estimate_tolerance: 0.0,
 };
-
-#[test]
-fn the_calls_of_a_real_block_use_the_same_gas_in_a_simulation() {
-    let Some(block) = RealBlock::load() else { return };
-    let executed = execute_block(&block.spec, &block.parent, &block.header, &block.transactions, &[], None).unwrap();
-    let cumulative: Vec<u64> = executed.receipts.iter().map(TxReceipt::cumulative_gas_used).collect();
-    let header = &block.header;
-    let signed = || block.transactions.iter().enumerate().filter(|(_, tx)| tx.as_deposit().is_none());
-    let used: Vec<u64> =
-        signed().map(|(at, _)| cumulative[at] - at.checked_sub(1).map_or(0, |at| cumulative[at])).collect();
-    let simulation = Simulation {
-        blocks: vec![SimBlock {
-            block: BlockOverrides {
-                number: Some(header.number),
-                time: Some(header.timestamp),
-                gas_limit: Some(header.gas_limit),
-                fee_recipient: Some(header.beneficiary),
-                prev_randao: Some(header.mix_hash),
-                base_fee: header.base_fee_per_gas,
-                beacon_root: header.parent_beacon_block_root,
-                ..BlockOverrides::default()
-            },
-            calls: signed().map(|(_, tx)| as_call(tx, tx.signer()).into()).collect(),
-            ..SimBlock::default()
-        }],
-        validation: true,
-        ..Simulation::default()
-    };
-    let codes = CodeCache::new(1 << 24);
-    let mut overlay = Overlay::new(block.parent.world.clone(), block.parent.hashes.clone());
-    let mut engine = Engine { spec: &block.spec, rules: &RULES, codes: &codes, overlay: &mut overlay };
-    let blocks = engine.simulate(&block.parent, &simulation).unwrap().blocks;
-    assert_eq!(blocks[0].calls.iter().map(|call| call.gas_used).collect::<Vec<_>>(), used);
-    // No operator fee is charged or refunded, and no L1 fee charged: an unsigned call has no bytes on L1.
-    let mut before = Overlay::new(block.parent.world.clone(), block.parent.hashes.clone());
-    for vault in [L1_FEE_VAULT, OPERATOR_FEE_VAULT] {
-        assert_eq!(overlay.balance_and_nonce(vault), before.balance_and_nonce(vault), "{vault}");
-    }
-    // The simulated header continues the chain's own.
-    let simulated = &blocks[0].listing.as_ref().unwrap().header;
-    assert_eq!(simulated.extra_data, header.extra_data);
-    assert_eq!(simulated.requests_hash, header.requests_hash);
-    assert!(blocks[0].calls.iter().any(|call| call.outcome == CallOutcome::Success));
-}
 
 /// A small chain of the OP stack under Jovian.
 struct JovianChain {
@@ -526,12 +415,11 @@ async fn a_chain_file_with_deposits_is_served_with_the_fields_of_the_op_stack() 
     let transactions = sealed.body().transactions.iter().map(|tx| tx.inner().clone()).collect();
     let body = BlockBody { transactions, ommers: Vec::new(), withdrawals: sealed.body().withdrawals.clone() };
     alloy_consensus::Block { header: sealed.header.inner().clone(), body }.encode(&mut file);
-    let folder = tempfile::tempdir().unwrap();
-    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
-    std::fs::write(path("genesis.json"), chain.genesis.to_string()).unwrap();
-    std::fs::write(path("chain.rlp"), &file).unwrap();
+    let (folder, files) = chain_files(&chain.genesis, &file);
+    let data = folder.path().join("data");
     let raw_receipts: Vec<Bytes> = sealed.body().receipts.iter().map(|receipt| receipt.encoded_2718().into()).collect();
-    let flags = ["--genesis", &path("genesis.json"), "--chain", &path("chain.rlp"), "--data-dir", &path("data")];
+    let mut flags: Vec<&str> = files.iter().map(String::as_str).collect();
+    flags.extend(["--data-dir", data.to_str().unwrap()]);
     // The second start reads the stored blocks instead of importing, and has the state of the newest alone.
     for first_start in [true, false] {
         let node = TestNode::start(&flags);
@@ -672,26 +560,6 @@ fn a_header_carries_the_parameters_of_the_base_fee_on() {
     assert_eq!(carried("holocene", &[]), Bytes::from(hex!("00 000000fa 00000006")));
     let jovian = hex!("01 00000032 0000000a 0000000000000005");
     assert_eq!(carried("jovian", &hex!("01 00000032 0000000a 0000000000000005")), Bytes::from(jovian));
-}
-
-#[test]
-fn known_networks_have_the_forks_of_their_family() {
-    let ethereum = [1, 11_155_111, 17_000, 560_048];
-    let op_stack = [10, 8_453, 11_155_420, 84_532];
-    for (ids, family) in [(ethereum, Family::Ethereum), (op_stack, Family::OpStack)] {
-        for id in ids {
-            let spec = ChainSpec::known(id).unwrap_or_else(|| panic!("{id} is known"));
-            assert_eq!((spec.chain_id(), spec.family()), (id, family));
-        }
-    }
-    assert!(ChainSpec::known(4_242).is_none());
-    // Base activated Jovian on 2 December 2025, 16:00:01 UTC; mainnet its second blob parameter fork on 7 January 2026.
-    let fork = |time| ChainSpec::known(8_453).unwrap().fork(&Header { timestamp: time, ..Header::default() });
-    assert_eq!(fork(1_764_691_200), Fork::OpStack(OpFork::Isthmus));
-    assert_eq!(fork(1_764_691_201), Fork::OpStack(OpFork::Jovian));
-    let mainnet = ChainSpec::known(1).unwrap();
-    assert_eq!(mainnet.blob_params(1_767_747_671).unwrap().max_blob_count, 21);
-    assert_eq!(mainnet.blob_params(1_767_747_670).unwrap().max_blob_count, 15);
 }
 
 #[test]

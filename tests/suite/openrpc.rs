@@ -3,23 +3,20 @@
 use std::collections::BTreeSet;
 
 use alloy_rpc_types_mev::EthSendBundle;
-use presim::{
-    rpc::{MethodScope, table},
-    source::devnet::world::{dev_genesis, dev_signers},
-};
+use presim::testing::source::devnet::world::dev_signers;
 use serde_json::{Map, Value, json};
 
 use crate::{
     sending,
-    support::{Socket, TestNode, number},
+    support::{PATHS, Socket, TestNode, number},
 };
 
 const ADDRESS: &str = "0x70997970c51812dc3a010c7d01b50e0d17dc79c8";
 /// A contract that logs a topic and reverts if it is called with data.
 const CODE: &str = "0x36600c5760015f5fa1005b5f5ffd";
 
-/// Requests whose parameters and answers are compared with the document, about a block, a transaction in it, and two filters (of
-/// logs and of blocks), and a contract with storage.
+/// Requests with more in their parameters and answers than the document's examples have, about a block, a transaction in it, two
+/// filters (of logs and of blocks), and a contract with storage.
 fn requests(
     block: &Value,
     transaction: &Value,
@@ -39,22 +36,9 @@ fn requests(
     simulated["calls"] = calls;
     let payload = json!({"blockStateCalls": [simulated, {}], "traceTransfers": true, "returnFullTransactions": true});
     let mut chosen = payload.clone();
-    chosen["outputs"] = json!([
-        "status",
-        "gasUsed",
-        "returnData",
-        "error",
-        "logs",
-        "header",
-        "transfers",
-        "stateDiff",
-        "accessList",
-        "blockAccessList",
-        "readSet",
-        "assets",
-        "coinbase",
-        "trace"
-    ]);
+    let outputs = "status gasUsed returnData error logs header transfers stateDiff accessList blockAccessList \
+        readSet assets coinbase trace";
+    chosen["outputs"] = outputs.split(' ').collect();
     chosen["when"] = json!([{"block": 0, "call": 1, "status": "failure"}]);
     chosen["errors"] = json!(["error Refused(uint256 why)", {"type": "function", "name": "run"}]);
     let mut dropped = chosen.clone();
@@ -111,7 +95,6 @@ fn requests(
         ("presim_search", json!([searched, "pending"])),
         ("presim_watch", json!([bundles, "latest"])),
         ("presim_results", json!([watch, "0x0", 50])),
-        ("presim_unwatch", json!(["0x00000000000000000000000000000001"])),
         ("mev_simBundle", json!([around, {"parentBlock": "0x0", "coinbase": ADDRESS, "baseFee": "0x1"}])),
         (
             "eth_callBundle",
@@ -128,45 +111,24 @@ fn requests(
         ),
         ("eth_call", json!([{"to": ADDRESS}, "pending", {ADDRESS: {"nonce": "0x5"}}, {"random": block}])),
         ("eth_estimateGas", json!([{"to": ADDRESS, "type": "0x2"}, "latest"])),
-        ("eth_gasPrice", json!([])),
-        ("eth_maxPriorityFeePerGas", json!([])),
-        ("eth_baseFee", json!([])),
-        ("eth_blobBaseFee", json!([])),
         ("eth_feeHistory", json!(["0x2", "latest", [10, 50.5]])),
-        ("eth_createAccessList", json!([{"to": ADDRESS}, "latest"])),
         ("eth_getBlockByNumber", json!(["pending", true])),
         ("eth_getBlockByNumber", json!(["0xffffff", false])),
         ("eth_getBlockByHash", json!([block, true])),
-        ("eth_getBlockTransactionCountByNumber", json!(["latest"])),
-        ("eth_getBlockTransactionCountByHash", json!([block])),
-        ("eth_getUncleCountByBlockNumber", json!(["earliest"])),
-        ("eth_getUncleCountByBlockHash", json!([block])),
         ("eth_getBlockReceipts", json!([block])),
         ("eth_getTransactionByHash", json!([transaction])),
         ("eth_getTransactionByHash", json!([block])),
-        ("eth_getTransactionBySenderAndNonce", json!([ADDRESS, "0x0"])),
         ("eth_getTransactionByBlockNumberAndIndex", json!(["0x1", "0x0"])),
         ("eth_getTransactionByBlockHashAndIndex", json!([block, "0x0"])),
         ("eth_getTransactionReceipt", json!([transaction])),
         ("eth_getLogs", json!([{"fromBlock": "earliest", "toBlock": "pending"}])),
         ("eth_getLogs", json!([{"blockHash": block, "address": [ADDRESS], "topics": [null, block, [block, null]]}])),
         ("eth_newFilter", json!([{"fromBlock": "0x0", "toBlock": "latest", "address": ADDRESS, "topics": []}])),
-        ("eth_newBlockFilter", json!([])),
-        ("eth_newPendingTransactionFilter", json!([])),
         ("eth_getFilterLogs", json!([logs])),
         ("eth_getFilterChanges", json!([logs])),
         ("eth_getFilterChanges", json!([blocks])),
-        ("eth_uninstallFilter", json!(["0x1"])),
-        ("eth_getHeaderByNumber", json!(["latest"])),
-        ("eth_getHeaderByHash", json!([block])),
-        ("debug_getRawHeader", json!(["latest"])),
-        ("debug_getRawBlock", json!(["0xffffff"])),
         ("debug_getRawReceipts", json!([block])),
-        ("debug_getRawTransaction", json!([transaction])),
-        ("eth_getBlockAccessList", json!(["pending"])),
         ("eth_getRawTransactionByHash", json!([block])),
-        ("eth_getRawTransactionByBlockNumberAndIndex", json!(["0x1", "0x0"])),
-        ("eth_getRawTransactionByBlockHashAndIndex", json!([block, "0x0"])),
         ("debug_storageRangeAt", json!([block, 1, weth, "0x", 2])),
         ("trace_call", json!([called, ["trace", "vmTrace", "stateDiff"], "latest", code, {}])),
         (
@@ -180,32 +142,11 @@ fn requests(
         ("trace_filter", json!([{"fromBlock": "0x1", "toBlock": "0x1", "mode": "union", "after": 1, "count": "0x2"}])),
         ("trace_replayBlockTransactions", json!(["0x1", ["trace", "vmTrace", "stateDiff"]])),
         ("trace_replayTransaction", json!([transaction, ["vmTrace"]])),
-        ("eth_getBalance", json!([ADDRESS, "latest"])),
-        ("eth_getTransactionCount", json!([ADDRESS, {"blockNumber": "0x0"}])),
-        ("eth_getCode", json!([ADDRESS, "pending"])),
-        ("eth_getStorageAt", json!([ADDRESS, "0x0", "latest"])),
-        ("eth_getStorageValues", json!([{ADDRESS: ["0x0", "0x1"]}, "latest"])),
         ("eth_getProof", json!([ADDRESS, ["0x0"], "latest"])),
         ("eth_simulateV1", json!([payload, "pending"])),
         ("presim_simulate", json!([payload, "latest"])),
         ("presim_simulate", json!([chosen, "pending"])),
         ("presim_simulate", json!([dropped, "pending"])),
-        ("eth_blockNumber", json!([])),
-        ("eth_chainId", json!([])),
-        ("net_version", json!([])),
-        ("net_listening", json!([])),
-        ("net_peerCount", json!([])),
-        ("eth_syncing", json!([])),
-        ("eth_coinbase", json!([])),
-        ("debug_getBadBlocks", json!([])),
-        ("eth_config", json!([])),
-        ("eth_capabilities", json!([])),
-        ("web3_clientVersion", json!([])),
-        ("web3_sha3", json!(["0x00"])),
-        ("presim_snapshot", json!([])),
-        ("presim_divergences", json!([])),
-        ("presim_status", json!([])),
-        ("rpc.discover", json!([])),
         ("eth_subscribe", json!(["newPendingTransactions", true])),
         ("eth_subscribe", json!(["logs", {"address": [ADDRESS], "topics": [block, null, [block, null]]}])),
         ("eth_subscribe", json!(["presim_stateChanges", {"address": ADDRESS, "slots": ["0x1"], "from": "0x0"}])),
@@ -215,7 +156,7 @@ fn requests(
     traces.chain(others).collect()
 }
 
-/// Requests of a devnet under test, about a block of its chain.
+/// Requests of a devnet under test with more than the document's examples have, or in another form, about a block of its chain.
 fn testing_requests(parent: &Value) -> Vec<(&'static str, Value)> {
     let withdrawal = json!({"index": "0x0", "validatorIndex": "0x0", "address": ADDRESS, "amount": "0x1"});
     let attributes = json!({
@@ -226,47 +167,24 @@ fn testing_requests(parent: &Value) -> Vec<(&'static str, Value)> {
         "parentBeaconBlockRoot": parent,
     });
     vec![
-        ("anvil_impersonateAccount", json!([ADDRESS])),
-        ("hardhat_stopImpersonatingAccount", json!([ADDRESS])),
-        ("evm_snapshot", json!([])),
         ("anvil_revert", json!(["0xffff"])),
-        ("anvil_mine", json!(["0x1", 1])),
         ("hardhat_mine", json!([])),
-        ("evm_mine", json!([{"blocks": 1}])),
-        ("anvil_setBalance", json!([ADDRESS, "0xffffffffffffffff"])),
-        ("hardhat_setCode", json!([ADDRESS, "0x"])),
-        ("anvil_setStorageAt", json!([ADDRESS, "0x0", parent])),
         ("evm_setAccountNonce", json!([ADDRESS, 1000])),
-        ("evm_increaseTime", json!([60])),
         ("anvil_setAutomine", json!([false])),
-        ("hardhat_getAutomine", json!([])),
         ("evm_setIntervalMining", json!([0])),
-        ("anvil_getIntervalMining", json!([])),
-        ("anvil_nodeInfo", json!([])),
-        ("hardhat_metadata", json!([])),
         ("hardhat_autoImpersonateAccount", json!([false])),
-        ("eth_sendUnsignedTransaction", json!([{"from": ADDRESS, "to": ADDRESS}])),
         ("anvil_dropTransaction", json!([parent])),
         ("hardhat_dropTransaction", json!([parent])),
-        ("anvil_removePoolTransactions", json!([ADDRESS])),
-        ("anvil_dropAllTransactions", json!([])),
         ("anvil_addBalance", json!([ADDRESS, 1])),
-        ("hardhat_setCoinbase", json!([ADDRESS])),
-        ("evm_setBlockGasLimit", json!(["0x1c9c380"])),
         ("anvil_setNextBlockBaseFeePerGas", json!([1_000_000_000])),
-        ("hardhat_setPrevRandao", json!([parent])),
-        ("anvil_setBlockTimestampInterval", json!([12])),
-        ("anvil_removeBlockTimestampInterval", json!([])),
         ("anvil_rollback", json!([])),
-        ("anvil_reorg", json!([1, [[{"from": ADDRESS, "to": ADDRESS, "value": "0x0"}, 0]]])),
-        ("hardhat_reset", json!([])),
         ("evm_mine_detailed", json!([{"blocks": 1}])),
-        ("hardhat_setLoggingEnabled", json!([false])),
+        ("anvil_reorg", json!([1, [[{"from": ADDRESS, "to": ADDRESS, "value": "0x0"}, 0]]])),
         ("anvil_setChainId", json!([31337])),
-        ("anvil_dumpState", json!([])),
         ("hardhat_loadState", json!(["0x7b226163636f756e7473223a7b7d7d"])),
         ("evm_setTime", json!(["0xfffffffff"])),
         ("testing_buildBlockV1", json!([parent, attributes, null, "0x"])),
+        ("hardhat_reset", json!([])),
     ]
 }
 
@@ -297,6 +215,26 @@ fn check(document: &Value, schema: &Value, value: &Value, what: &str) {
     assert!(problems.is_empty(), "{what}: {problems:#?}");
 }
 
+fn entry<'a>(document: &'a Value, method: &str) -> &'a Value {
+    let mut methods = document["methods"].as_array().unwrap().iter();
+    methods.find(|entry| entry["name"] == method).unwrap_or_else(|| panic!("{method} is not in the document"))
+}
+
+/// Panics if parameters of a method have not the shapes of the document.
+fn check_params(document: &Value, method: &str, params: &Value) {
+    let documented = entry(document, method)["params"].as_array().unwrap();
+    for (param, value) in documented.iter().zip(params.as_array().unwrap()) {
+        check(document, &param["schema"], value, &format!("{method} {}", param["name"]));
+    }
+}
+
+/// Returns the names of the methods that a node has, as its document says.
+async fn methods_of(node: &TestNode, path: &str) -> BTreeSet<String> {
+    let document = node.result(path, "rpc.discover", json!([])).await;
+    let name = |entry: &Value| entry["name"].as_str().unwrap().to_owned();
+    document["methods"].as_array().unwrap().iter().map(name).collect()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_and_answers_have_the_shapes_of_the_document() {
     let node = TestNode::start(&["--sub-block-ms", "50", "--sub-blocks", "2", "--keep-blocks", "8192", "--log", "off"]);
@@ -306,36 +244,29 @@ async fn requests_and_answers_have_the_shapes_of_the_document() {
         json!(node.node.info().trading.unwrap().weth),
     ];
     node.sealed(2).await;
-    let block = node.result("/", "eth_getBlockByNumber", json!(["0x1", false])).await;
+    let block = node.block("0x1").await;
     let (block, transaction) = (&block["hash"], &block["transactions"][0]);
     let raw = node.result("/", "debug_getRawTransaction", json!([transaction])).await;
     let standing =
         json!([[{"name": "one", "simulate": {"blockStateCalls": [{"calls": [{"to": ADDRESS, "gas": "0xffff"}]}]}}]]);
     let watch = node.result("/", "presim_watch", standing).await;
     let testing = TestNode::start(&["--testing", "--dialect", "project", "--no-mining"]);
-    let parent = testing.result("/", "eth_getBlockByNumber", json!(["earliest", false])).await;
-    for path in ["/", "/standard"] {
+    let parent = testing.block("earliest").await;
+    for path in PATHS {
         // The document of a devnet under test has all methods.
         let document = testing.result(path, "rpc.discover", json!([])).await;
         let mut socket = Socket::open(&node, path).await;
-        let entry = |method: &str| {
-            let mut methods = document["methods"].as_array().unwrap().iter();
-            methods.find(|entry| entry["name"] == method).unwrap_or_else(|| panic!("{method} is not in the document"))
-        };
-        let asked = requests(block, transaction, &others, &raw, &watch["watch"]);
-        for (method, params) in [asked, testing_requests(&parent["hash"])].concat() {
-            let (entry, what) = (entry(method), format!("{path} {method}"));
-            for (param, value) in entry["params"].as_array().unwrap().iter().zip(params.as_array().unwrap()) {
-                check(&document, &param["schema"], value, &format!("{what} {}", param["name"]));
-            }
+        let asked = requests(block, transaction, &others, &raw, &watch["watch"]).into_iter();
+        let asked = asked.map(|request| (&node, request));
+        for (node, (method, params)) in
+            asked.chain(testing_requests(&parent["hash"]).into_iter().map(|request| (&testing, request)))
+        {
+            check_params(&document, method, &params);
             let answer = match method.ends_with("subscribe") {
                 true => socket.call(method, params).await["result"].take(),
-                false if table::by_name(method).unwrap().info.scope > MethodScope::Any => {
-                    testing.result(path, method, params).await
-                }
                 false => node.result(path, method, params).await,
             };
-            check(&document, &entry["result"]["schema"], &answer, &what);
+            check(&document, &entry(&document, method)["result"]["schema"], &answer, &format!("{path} {method}"));
             if method == "eth_subscribe" {
                 assert_eq!(socket.call("eth_unsubscribe", json!([answer])).await["result"], true);
             }
@@ -361,9 +292,8 @@ async fn the_document_describes_the_dialect_that_it_is_asked_in() {
     let node = TestNode::quiet();
     for (path, is_required) in [("/", true), ("/standard", false)] {
         let document = node.result(path, "rpc.discover", json!([])).await;
-        let methods = document["methods"].as_array().unwrap();
         for method in ["eth_call", "eth_simulateV1", "presim_simulate", "presim_search", "eth_getCode"] {
-            let entry = methods.iter().find(|entry| entry["name"] == method).unwrap();
+            let entry = entry(&document, method);
             assert_eq!(entry["params"][1]["required"], is_required, "{path} {method}");
             assert_eq!(entry["params"][1]["name"], "block", "{method}");
         }
@@ -372,26 +302,25 @@ async fn the_document_describes_the_dialect_that_it_is_asked_in() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_document_has_the_methods_that_the_node_has() {
-    let file = tempfile::NamedTempFile::new().unwrap();
-    let genesis = dev_genesis(&dev_signers().unwrap(), 1_000);
-    std::fs::write(file.path(), serde_json::to_vec(&genesis).unwrap()).unwrap();
-    let genesis = file.path().to_str().unwrap();
-    for (flags, scope) in [
-        (&["--traffic", "0"][..], MethodScope::Any),
-        (&["--genesis", genesis, "--feed", "static", "--testing", "--dialect", "project"], MethodScope::Testing),
-        (&["--testing", "--dialect", "project"], MethodScope::TestedDevnet),
-    ] {
-        let node = TestNode::start(flags);
-        for path in ["/", "/standard"] {
-            let document = node.result(path, "rpc.discover", json!([])).await;
-            let listed: BTreeSet<&str> =
-                document["methods"].as_array().unwrap().iter().map(|entry| entry["name"].as_str().unwrap()).collect();
-            let has = table::ALL.iter().filter(|method| scope.has(method.info.scope));
-            assert_eq!(listed, has.map(|method| method.info.name).collect(), "{flags:?} {path}");
-            for method in table::ALL.iter().filter(|method| method.info.scope != MethodScope::Any) {
-                let answer = node.call(path, method.info.name, json!([])).await;
+    let tested = ["--testing", "--dialect", "project"];
+    let nodes = [
+        TestNode::start(&["--traffic", "0"]),
+        TestNode::still(&dev_signers().unwrap(), &tested),
+        // The devnet under test has all methods.
+        TestNode::start(&tested),
+    ];
+    for path in PATHS {
+        let all = methods_of(&nodes[2], path).await;
+        let mut fewer = 0;
+        for node in &nodes {
+            let listed = methods_of(node, path).await;
+            assert!(listed.is_subset(&all) && listed.len() > fewer, "{path} {listed:?}");
+            fewer = listed.len();
+            // Over HTTP nobody subscribes.
+            for method in all.iter().filter(|method| !method.ends_with("subscribe")) {
+                let answer = node.call(path, method, json!([])).await;
                 let is_missing = answer["error"]["code"] == -32601;
-                assert_eq!(is_missing, !listed.contains(method.info.name), "{flags:?} {path} {answer}");
+                assert_eq!(is_missing, !listed.contains(method), "{path} {method} {answer}");
             }
         }
     }
@@ -406,8 +335,7 @@ async fn each_example_of_the_document_has_a_result() {
     const WATCH: &str = "0x4ae1b3f7ad0b86a0f5f2c3d8ab0c1d2e";
     const SNAPSHOT: &str = "0x6b066fff00000001";
     let quick = ["--traffic", "0", "--sub-block-ms", "50", "--sub-blocks", "2"];
-    let mut ran = 0;
-    for path in ["/", "/standard"] {
+    for path in PATHS {
         let testing = TestNode::start(&["--testing", "--dialect", "project", "--no-mining"]);
         let document = testing.result(path, "rpc.discover", json!([])).await;
         let node = TestNode::start(&[&quick[..], &["--keep-blocks", "8192"]].concat());
@@ -428,12 +356,13 @@ async fn each_example_of_the_document_has_a_result() {
             json!([{"name": "one", "simulate": {"blockStateCalls": [{"calls": [{"to": ADDRESS, "gas": "0xffff"}]}]}}]);
         let watch = node.result(path, "presim_watch", json!([standing])).await;
         let filter = node.result(path, "eth_newFilter", json!([{}])).await;
+        let of_any = methods_of(&node, path).await;
         let newest = testing.result(path, "eth_getBlockByNumber", json!(["latest", false])).await;
         let mut socket = Socket::open(&node, path).await;
         let mut subscription = Value::Null;
         for entry in document["methods"].as_array().unwrap() {
             let method = entry["name"].as_str().unwrap();
-            let is_testing = table::by_name(method).unwrap().info.scope > MethodScope::Any;
+            let is_testing = !of_any.contains(method);
             let values = entry["examples"][0]["params"].as_array().unwrap().iter();
             let params: Vec<Value> = values.map(|param| param["value"].clone()).collect();
             let place = |name: &str| {
@@ -488,12 +417,8 @@ async fn each_example_of_the_document_has_a_result() {
             if method == "eth_subscribe" {
                 subscription = answer["result"].take();
             }
-            ran += 1;
         }
     }
-    // A command starts a node for the other.
-    let of_commands = table::ALL.iter().filter(|method| method.info.scope == MethodScope::Command).count();
-    assert_eq!(ran, 2 * (table::ALL.len() - of_commands));
 }
 
 /// Returns a parameter with other texts in the places of those for which `place` has one.
@@ -510,7 +435,7 @@ fn placed(param: &Value, place: &dyn Fn(&str) -> Option<Value>) -> Value {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_sent_or_signed_has_the_shape_of_the_document() {
     let node = TestNode::start(&["--traffic", "0", "--sub-block-ms", "50", "--sub-blocks", "2"]);
-    for (index, path) in ["/", "/standard"].into_iter().enumerate() {
+    for (index, path) in PATHS.into_iter().enumerate() {
         let document = node.result(path, "rpc.discover", json!([])).await;
         let (sender, other) = (sending::key(index), sending::key(index + 2));
         let signed = |nonce| sending::raw(sending::plain(nonce), &sender);
@@ -533,7 +458,6 @@ async fn what_is_sent_or_signed_has_the_shape_of_the_document() {
             "primaryType": "Mail", "domain": {"name": "Post"}, "message": {"text": "hi"},
         });
         for (method, params) in [
-            ("eth_accounts", json!([])),
             ("eth_sendBundle", json!([bundle])),
             ("eth_cancelBundle", json!([{"replacementUuid": path}])),
             ("presim_outcome", json!([hash])),
@@ -547,7 +471,6 @@ async fn what_is_sent_or_signed_has_the_shape_of_the_document() {
                 "eth_signTransaction",
                 json!([{"to": ADDRESS, "gas": "0x5208", "gasPrice": "0x77359400", "nonce": "0x0"}]),
             ),
-            ("txpool_status", json!([])),
             ("txpool_content", json!([])),
             ("txpool_contentFrom", json!([sender.address()])),
             ("txpool_inspect", json!([])),
@@ -555,29 +478,18 @@ async fn what_is_sent_or_signed_has_the_shape_of_the_document() {
             ("wallet_sendCalls", json!([batch])),
             ("wallet_getCallsStatus", json!([path])),
             ("wallet_showCallsStatus", json!([path])),
-            ("presim_approvals", json!([])),
-            ("eth_requestAccounts", json!([])),
-            ("wallet_getPermissions", json!([])),
-            ("wallet_requestPermissions", json!([{"eth_accounts": {}}])),
-            ("wallet_switchEthereumChain", json!([{"chainId": "0x7a69"}])),
             ("personal_sign", json!(["hi", account, "secret"])),
-            ("eth_sign", json!([account, "0x6869"])),
             ("eth_signTypedData_v4", json!([account, typed_data])),
             ("eth_signTypedData_v4", json!([account, typed_data.to_string()])),
         ] {
-            let what = format!("{path} {method}");
-            let entry = document["methods"].as_array().unwrap().iter().find(|entry| entry["name"] == method).unwrap();
-            for (param, value) in entry["params"].as_array().unwrap().iter().zip(params.as_array().unwrap()) {
-                check(&document, &param["schema"], value, &format!("{what} {}", param["name"]));
-            }
+            check_params(&document, method, &params);
             let answer = node.result(path, method, params).await;
-            check(&document, &entry["result"]["schema"], &answer, &what);
+            check(&document, &entry(&document, method)["result"]["schema"], &answer, &format!("{path} {method}"));
         }
         node.sealed(node.node.snapshots().newest().head.number() + 2).await;
         let status = node.result(path, "wallet_getCallsStatus", json!([path])).await;
         assert_eq!(status["receipts"].as_array().map(Vec::len), Some(1), "{status}");
-        let entry =
-            document["methods"].as_array().unwrap().iter().find(|entry| entry["name"] == "wallet_getCallsStatus");
-        check(&document, &entry.unwrap()["result"]["schema"], &status, "the status of a batch that is mined");
+        let schema = &entry(&document, "wallet_getCallsStatus")["result"]["schema"];
+        check(&document, schema, &status, "the status of a batch that is mined");
     }
 }

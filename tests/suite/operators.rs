@@ -11,12 +11,14 @@ use std::{
 };
 
 use alloy_consensus::Header;
-use alloy_primitives::B256;
+use alloy_primitives::{B256, U256};
 use futures::{SinkExt, StreamExt, future::join_all};
 use presim::{
-    chain::{BlockBody, BlockKeeper, SealedBlock},
-    config::Config,
-    node::VitalsError,
+    Config,
+    testing::{
+        chain::{BlockBody, BlockKeeper, SealedBlock},
+        node::VitalsError,
+    },
 };
 use serde_json::{Value, json};
 use tokio_tungstenite::{
@@ -26,8 +28,8 @@ use tokio_tungstenite::{
 
 use crate::{
     live::follower,
-    process::{Presim, command, eventually, file, free_port, refusal, scrape, text},
-    support::{BOUND, Socket, TestNode, has_program, request, signal, token, token_file},
+    process::{Presim, command, eventually, file, refusal, text},
+    support::{BOUND, Socket, TestNode, endless_bundle, has_program, request, signal, token, token_file},
     terminal::Terminal,
 };
 
@@ -44,12 +46,12 @@ fn read(path: &Path) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn metrics_tell_of_the_build_the_process_the_connections_the_store_and_the_head() {
-    let (folder, metrics) = (tempfile::tempdir().unwrap(), free_port());
-    let presim = Presim::start(&["--metrics", &metrics, "--data-dir", text(folder.path())]);
+    let folder = tempfile::tempdir().unwrap();
+    let presim = Presim::start(&["--metrics", "127.0.0.1:0", "--data-dir", text(folder.path())]);
     let url = presim.url.replace("http://", "ws://");
     let _socket = connect_async(url).await.expect("it opens");
     let exported = eventually("the store and the head are measured", async || {
-        let exported = scrape(&presim.http, &metrics).await;
+        let exported = presim.scrape().await;
         let stored = value(&exported, "presim_store_bytes{file=\"presim.redb\"}")?;
         (stored > 0.0 && value(&exported, "presim_head_timestamp_seconds")? > 1e9).then_some(exported)
     })
@@ -169,17 +171,12 @@ async fn the_dashboard_and_the_alerts_use_metrics_and_labels_that_are_exported()
 }
 
 /// Returns the metrics of a node that leads a fleet, where there is a server for one.
-#[cfg(feature = "fleet")]
 async fn metrics_of_fleet() -> Option<String> {
     let server = crate::fleet::server::NatsServer::start()?;
-    let leader = crate::fleet::ingester(&server.url(), &["--sub-block-ms", "50"]);
+    let chain = crate::upstream::StreamedDevnet::start(&crate::fleet::QUICK).await;
+    let leader = crate::fleet::ingester(&chain, &server.url(), &[]);
     crate::fleet::advance(&leader, 2).await;
     Some(leader.node.metrics().render())
-}
-
-#[cfg(not(feature = "fleet"))]
-async fn metrics_of_fleet() -> Option<String> {
-    None
 }
 
 /// Writes the dashboard's expressions as rules, because `promtool` checks those.
@@ -211,6 +208,11 @@ async fn a_node_is_ready_when_it_answers_from_a_feed_that_works() {
     assert_eq!(answer.status(), 200);
     assert!(answer.headers().contains_key("x-presim-snapshot"));
     assert_eq!(answer.json::<Value>().await.unwrap(), json!({"status": "ready", "feed": "live"}));
+    let answer = node.client.get(node.url("/health")).send().await.unwrap();
+    assert_eq!(answer.status(), 200);
+    let health = answer.json::<Value>().await.unwrap();
+    assert_eq!((&health["status"], &health["feed"]), (&json!("ok"), &json!("live")), "{health}");
+    assert!(health["ageMs"].is_u64() && health.get("reason").is_none(), "{health}");
 }
 
 /// An archive of blocks that does not answer until it may.
@@ -284,27 +286,6 @@ async fn a_worker_that_hangs_while_requests_wait_makes_the_node_unready_until_it
     assert_eq!(get("/health").await.0, 200);
 }
 
-/// Every sub-block has more transactions than can be executed in a millisecond.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_feed_that_is_late_is_unhealthy_and_usable() {
-    let presim = Presim::start(&["--sub-block-ms", "1", "--traffic", "2000", "--log", "off"]);
-    eventually("the feed falls behind", async || (presim.get("/health").await.0 == 503).then_some(())).await;
-    let (status, text) = presim.get("/ready").await;
-    assert_eq!(status, 200, "{text}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_method_that_a_path_does_not_have_is_refused_with_those_that_it_has() {
-    let node = TestNode::quiet();
-    for (path, expected) in [("/", "GET, HEAD, POST"), ("/standard", "POST")] {
-        for method in [reqwest::Method::PUT, reqwest::Method::DELETE, reqwest::Method::OPTIONS] {
-            let answer = node.client.request(method.clone(), node.url(path)).send().await.unwrap();
-            assert_eq!(answer.status(), 405, "{method} {path}");
-            assert_eq!(answer.headers()["allow"], expected, "{method} {path}");
-        }
-    }
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn metrics_on_the_port_of_requests_say_where_they_are() {
     let told = async |node: &TestNode| {
@@ -356,7 +337,11 @@ async fn the_banners_command_works_as_printed_with_tokens_and_on_every_address()
         let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
         let presim = Presim::start_with(&flags, &[]);
         let answer = try_it(&presim);
-        assert_eq!(answer["result"][0]["calls"][0]["status"], "0x1", "{listen}: {answer}");
+        let call = &answer["result"][0]["calls"][0];
+        assert_eq!(call["status"], "0x1", "{listen}: {answer}");
+        // 100,000 ALPHA, more or less what the traffic has traded.
+        let balance: U256 = call["returnData"].as_str().unwrap().parse().unwrap();
+        assert!(!balance.is_zero(), "{listen}: {answer}");
         assert!(!presim.banner.contains(&token("a")), "{}", presim.banner);
         let everywhere = listen.starts_with("0.") || listen.starts_with("[::]");
         assert_eq!(presim.banner.contains("every other address"), everywhere, "{}", presim.banner);
@@ -429,23 +414,9 @@ fn a_file_that_cannot_be_read_is_named_with_its_flag() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rejections_for_load_are_one_warning_a_minute() {
-    const CODE_AT: &str = "0x00000000000000000000000000000000000c0de0";
-    let block = json!({
-        "blockOverrides": {"gasLimit": "0x38d7ea4c68000"},
-        "stateOverrides": {CODE_AT: {"code": "0x5b600056"}},
-        "calls": [{"to": CODE_AT}],
-    });
-    let endless = request(1, "eth_simulateV1", json!([{"blockStateCalls": [block]}, "pending"]));
-    let mut presim = Presim::start(&[
-        "--workers",
-        "1",
-        "--queue-bundle",
-        "1",
-        "--deadline-ms",
-        "3000",
-        "--gas-cap",
-        "1000000000000000",
-    ]);
+    let endless = request(1, "eth_simulateV1", endless_bundle());
+    let flags = ["--workers=1", "--queue-bundle=1", "--deadline-ms=3000", "--gas-cap=1000000000000000"];
+    let mut presim = Presim::start(&flags);
     let post = || presim.http.post(&presim.url).json(&endless).send();
     let answers = join_all((0..20).map(|_| async { post().await.unwrap().json::<Value>().await.unwrap() })).await;
     let rejected = answers.iter().filter(|answer| answer["error"]["code"] == -32005).count();

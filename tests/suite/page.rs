@@ -15,7 +15,7 @@ use tokio_tungstenite::{
 
 use crate::{
     process::text,
-    support::{BOUND, Socket, TestNode, items, token, token_file},
+    support::{BOUND, Socket, TestNode, chain_id, items, token, token_file},
 };
 
 const HTML: &str = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8";
@@ -95,9 +95,8 @@ async fn browsers_get_the_page_and_clients_get_json_rpc() {
         }
     }
     // `Accept` does not matter where there is a body or an upgrade, nor on the other path.
-    let post = node.client.post(node.url("/")).header("accept", HTML);
-    let chain_id = json!({"jsonrpc": "2.0", "id": 1, "method": "eth_chainId", "params": []});
-    let answer: Value = post.json(&chain_id).send().await.unwrap().json().await.unwrap();
+    let post = node.client.post(node.url("/")).header("accept", HTML).header("content-type", "application/json");
+    let answer: Value = post.body(chain_id()).send().await.unwrap().json().await.unwrap();
     assert_eq!(answer["result"], "0x7a69");
     let mut request = format!("ws://{}/", node.node.info().listen).into_client_request().unwrap();
     request.headers_mut().insert(header::ACCEPT, HeaderValue::from_static(HTML));

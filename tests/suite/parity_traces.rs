@@ -32,7 +32,7 @@ fn bare(frame: &Value) -> Value {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_traces_of_the_official_chain_agree_with_each_other_and_with_geths() {
     let Some(node) = TestNode::official() else { return };
-    let head = number(&node.result("/", "eth_blockNumber", json!([])).await);
+    let head = node.height().await;
     let types = json!(["trace", "vmTrace", "stateDiff"]);
     let genesis = std::fs::read(shared("vectors/execution-apis/genesis.json").unwrap()).unwrap();
     let config = serde_json::from_slice::<Value>(&genesis).unwrap()["config"].take();

@@ -6,7 +6,7 @@ use alloy_consensus::{SignableTransaction, TxEip7702, TxEnvelope};
 use alloy_eips::{Encodable2718, eip7702::Authorization};
 use alloy_primitives::{Address, B256, Bytes, U256};
 use alloy_signer::SignerSync;
-use presim::source::devnet::world::dev_signers;
+use presim::testing::source::devnet::world::dev_signers;
 use serde_json::{Value, json};
 
 use crate::{
@@ -40,21 +40,6 @@ async fn is_known(rpc: &Rpc, hash: &Value) -> bool {
     !rpc.result("eth_getTransactionByHash", json!([hash])).await.is_null()
 }
 
-/// Waits until a transaction is mined and returns its receipt.
-async fn mined(node: &TestNode, rpc: &Rpc, hash: &Value) -> Value {
-    let mut changes = node.node.snapshots().changes();
-    let wait = async {
-        loop {
-            let receipt = rpc.result("eth_getTransactionReceipt", json!([hash])).await;
-            if !receipt.is_null() {
-                return receipt;
-            }
-            changes.changed().await.unwrap();
-        }
-    };
-    tokio::time::timeout(BOUND, wait).await.unwrap_or_else(|_| panic!("{hash} is not mined"))
-}
-
 /// An account's own authorization needs the nonce after its transaction's (EIP-7702). The batch must leave that nonce
 /// to a transaction that waits behind a gap.
 #[tokio::test(flavor = "multi_thread")]
@@ -70,21 +55,11 @@ async fn a_delegating_batch_leaves_the_nonces_of_those_behind_a_gap() {
         assert!(is_known(&rpc, &behind).await);
         // The gap is filled, by the batch's own deployment or by this transaction.
         let last = rpc.result("eth_sendTransaction", json!([{"from": from, "to": NOBODY, "value": "0x1"}])).await;
-        assert_eq!(mined(&node, &rpc, &last).await["status"], "0x1");
-        let receipt = mined(&node, &rpc, &behind).await;
-        assert_eq!(receipt["status"], "0x1");
-        let mut changes = node.node.snapshots().changes();
-        let settled = async {
-            loop {
-                let status = rpc.result("wallet_getCallsStatus", json!([id])).await;
-                if status["status"] != 100 {
-                    return status;
-                }
-                changes.changed().await.unwrap();
-            }
-        };
-        let status = tokio::time::timeout(BOUND, settled).await.expect("the batch is mined");
-        assert_eq!(status["status"], 200, "{status}");
+        assert_eq!(node.receipt(&last).await["status"], "0x1");
+        assert_eq!(node.receipt(&behind).await["status"], "0x1");
+        let status = async || Some(rpc.result("wallet_getCallsStatus", json!([id])).await);
+        let settled = async || status().await.filter(|status| status["status"] != 100);
+        assert_eq!(node.when("the batch is mined", settled).await["status"], 200);
         let code = rpc.result("eth_getCode", json!([from, "pending"])).await;
         assert!(code.as_str().unwrap().starts_with("0xef0100"), "{code}");
     }
@@ -139,9 +114,8 @@ async fn a_refused_batch_gives_back_the_places_that_it_took() {
     node.node.stop();
 
     let node = start("1", "300");
-    let rpc = Rpc::new(node.url("/"));
     for hash in [&own, &cheap] {
-        assert_eq!(mined(&node, &rpc, hash).await["status"], "0x1");
+        assert_eq!(node.receipt(hash).await["status"], "0x1");
     }
 }
 
@@ -169,26 +143,15 @@ async fn a_replacement_that_does_not_come_to_the_disk_replaces_nothing() {
     assert!(!is_known(&rpc, &json!(late)).await);
     node.node.stop();
     let node = start_on(&disk.copy(), &["--traffic", "0", "--sub-block-ms", "300"]);
-    assert_eq!(mined(&node, &Rpc::new(node.url("/")), &first).await["status"], "0x1");
+    assert_eq!(node.receipt(&first).await["status"], "0x1");
 }
 
 /// The feed of a static chain does not write, so a client's request is the first to find the disk full.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_chain_that_stands_still_says_that_its_disk_is_full_as_its_clients_read_it() {
     let disk = Disk::default();
-    let forks = [
-        "homestead",
-        "eip150",
-        "eip155",
-        "eip158",
-        "byzantium",
-        "constantinople",
-        "petersburg",
-        "istanbul",
-        "berlin",
-        "london",
-    ];
-    let mut config: Value = forks.iter().map(|fork| (format!("{fork}Block"), json!(0))).collect();
+    let forks = "homestead eip150 eip155 eip158 byzantium constantinople petersburg istanbul berlin london";
+    let mut config: Value = forks.split(' ').map(|fork| (format!("{fork}Block"), json!(0))).collect();
     config["chainId"] = json!(31337);
     let alloc = json!({account(4).as_str().unwrap(): {"balance": "0xde0b6b3a7640000"}});
     let genesis = json!({"config": config, "alloc": alloc, "gasLimit": "0x1c9c380", "difficulty": "0x0"});

@@ -2,13 +2,17 @@
 
 use std::{ffi::OsString, path::Path, sync::Arc, time::Duration};
 
-use presim::{config::Config, node::Node, store::Store, telemetry::Metrics};
+use presim::{
+    Config, Node,
+    testing::{store::Store, telemetry::Metrics},
+};
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use serde_json::{Value, json};
 
 use crate::{
     disk::{Disk, Leaves},
-    support::{BOUND, TestNode, http, say},
+    process::eventually,
+    support::{TestNode, http, say},
     witness::{Rpc, Witness, seed},
 };
 
@@ -78,10 +82,10 @@ async fn a_full_disk_stops_sending_and_loses_nothing_that_was_answered() {
     let mut clients = witness.clients(&rpc, 1);
     // Ensures data in a sealed block and data after it.
     node.sealed(2).await;
-    eventually("a batch is answered", async || witness.taken().len() > 20).await;
+    eventually("a batch is answered", async || (witness.taken().len() > 20).then_some(())).await;
     disk.fill();
     let health = async || -> Value { node.client.get(node.url("/health")).send().await.unwrap().json().await.unwrap() };
-    eventually("it is seen", async || health().await["feed"] == "degraded").await;
+    eventually("it is seen", async || (health().await["feed"] == "degraded").then_some(())).await;
     clients.abort_all();
     while clients.join_next().await.is_some() {}
 
@@ -130,7 +134,7 @@ async fn a_broken_feed_is_named_wherever_one_looks_and_strict_pending_refuses() 
     assert_eq!(node.metric("presim_feed_fallbacks_total{reason=\"store\"}"), 0.0);
     disk.fill();
     let health = async || -> Value { node.client.get(node.url("/health")).send().await.unwrap().json().await.unwrap() };
-    eventually("it is seen", async || health().await["feed"] == "degraded").await;
+    eventually("it is seen", async || (health().await["feed"] == "degraded").then_some(())).await;
 
     let health = health().await;
     let reason = format!("the feed is broken: {FULL}; pending is the canonical head");
@@ -147,13 +151,4 @@ async fn a_broken_feed_is_named_wherever_one_looks_and_strict_pending_refuses() 
     let text = "pending is refused: the feed is broken (store: the store fails), and --strict-pending is set";
     assert_eq!((&error["code"], &error["message"]), (&json!(-32000), &json!(text)));
     node.result("/", "eth_getBalance", json!([from, "latest"])).await;
-}
-
-async fn eventually(what: &str, mut ask: impl AsyncFnMut() -> bool) {
-    let asked = async {
-        while !ask().await {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(BOUND, asked).await.unwrap_or_else(|_| panic!("{what}: not within {BOUND:?}"));
 }

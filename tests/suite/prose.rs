@@ -179,9 +179,9 @@ fn each_link_of_a_page_leads_somewhere() {
 
 #[test]
 fn the_program_of_the_page_for_searchers_is_the_one_that_runs() {
-    let page = include_str!("../../src/rpc/README.md");
+    let page = include_str!("../../src/rpc/searchers.md");
     let program = format!("```rust\n{}```", include_str!("../clients/searcher.rs"));
-    assert!(page.contains(&program), "src/rpc/README.md has another program than tests/clients/searcher.rs");
+    assert!(page.contains(&program), "src/rpc/searchers.md has another program than tests/clients/searcher.rs");
 }
 
 /// Returns the rows of a page's table of what an attacker can do.
@@ -197,7 +197,7 @@ fn attackers(page: &str) -> Vec<String> {
 fn what_an_attacker_cannot_do_is_shown_by_tests_that_exist() {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
     let mut missing = Vec::new();
-    for page in ["src/rpc/README.md", "src/wallet/README.md"] {
+    for page in ["src/rpc/security.md", "src/wallet/README.md"] {
         for row in attackers(page) {
             let shown = row.trim_end_matches(" |").rsplit(" | ").next().unwrap_or_default().to_owned();
             let names: Vec<&str> = shown.split('`').skip(1).step_by(2).collect();

@@ -5,7 +5,7 @@ use std::{net::SocketAddr, time::Duration};
 use bytes::Bytes;
 use h2::{RecvStream, SendStream, client::SendRequest};
 use http::{Request, Response};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
     net::{TcpSocket, TcpStream},
@@ -67,6 +67,12 @@ impl Answer {
     pub fn message(&self) -> String {
         self.json()["error"]["message"].as_str().unwrap_or_else(|| panic!("no error: {self:?}")).to_owned()
     }
+}
+
+/// Checks that a request for the devnet's chain id was served.
+#[track_caller]
+pub fn served(answer: &Answer) {
+    assert_eq!((answer.status, &answer.json()["result"]), (200, &json!("0x7a69")), "{answer:?}");
 }
 
 /// Parses the address in a URL of the node's banner.

@@ -4,16 +4,15 @@ use alloy_eips::eip2718::{Decodable2718, Encodable2718};
 use alloy_primitives::{B256, Bytes, keccak256};
 use alloy_rlp::{BufMut, Decodable};
 use alloy_trie::root::ordered_trie_root_with_encoder;
-use presim::{chain::ChainTx, source::devnet::world::dev_signers};
+use presim::testing::{chain::ChainTx, source::devnet::world::dev_signers};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::{
-    sending::{blob_tx, blobs, hashes, key, raw_blob, sign, static_node},
-    support::{TestNode, hex, items, number},
+    sending::{blob_tx, blobs, hashes, key, raw_blob, sign},
+    support::{PATHS, TestNode, hex, items, number},
 };
 
-const PATHS: [&str; 2] = ["/", "/standard"];
 const UNKNOWN: &str = "0x7777777777777777777777777777777777777777777777777777777777777777";
 
 fn typed<T: DeserializeOwned>(value: &Value) -> T {
@@ -141,7 +140,7 @@ async fn a_blob_transaction_is_encoded_without_its_blobs_in_the_pool_and_in_a_bl
     let cells = blobs(b"cells").build_7594().unwrap();
     let tx = blob_tx(0, hashes(&cells));
     let (bare, sent) = (sign(tx.clone(), &key(0)), raw_blob(tx, cells, &key(0)));
-    let (still, _genesis) = static_node(&dev_signers().unwrap(), &[]);
+    let still = TestNode::still(&dev_signers().unwrap(), &[]);
     let moving = TestNode::start(&["--traffic", "0", "--sub-block-ms", "50"]);
     still.result("/", "eth_sendRawTransaction", json!([sent])).await;
     moving.result("/", "eth_sendRawTransactionSync", json!([sent, 30_000])).await;

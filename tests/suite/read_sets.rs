@@ -5,7 +5,7 @@ use std::sync::Arc;
 use alloy_consensus::Header;
 use alloy_genesis::Genesis;
 use alloy_primitives::{Address, B256, Bytes, U256};
-use presim::{
+use presim::testing::{
     chain::{BlockGas, BlockHashes, ChainSpec, genesis_block},
     engine::{BaseFeeRule, BlockContext, ContextChange, Engine, Outputs, SimulationRules},
     ledger::{OpenBlock, Snapshot},
@@ -76,7 +76,7 @@ impl Chain {
         let mut header = self.spec.next_header(
             &self.first.head.header,
             1,
-            presim::chain::Attributes {
+            presim::testing::chain::Attributes {
                 timestamp: 2,
                 fee_recipient: address(random.random_range(0..2)),
                 prev_randao: B256::with_last_byte(random.random_range(0..2)),
@@ -150,8 +150,8 @@ impl Chain {
             let number = head.number() + random.random_range(0..2);
             let excess_blob_gas = Some(random.random_range(0..2) << 24);
             let header = Header { number, excess_blob_gas, extra_data: "other".into(), ..head.header.inner().clone() };
-            let body = presim::chain::BlockBody::default();
-            head = Arc::new(presim::chain::SealedBlock::new(header, body));
+            let body = presim::testing::chain::BlockBody::default();
+            head = Arc::new(presim::testing::chain::SealedBlock::new(header, body));
             hashes.push(number, head.hash());
             open = None;
         }

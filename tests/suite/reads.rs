@@ -10,9 +10,7 @@ use alloy_trie::{Nibbles, TrieAccount, proof::verify_proof};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::support::{BOUND, TestNode, hex, items, number, without_block_hash};
-
-const PATHS: [&str; 2] = ["/", "/standard"];
+use crate::support::{BOUND, PATHS, TestNode, hex, items, number, without_block_hash};
 
 /// An address without an account.
 const NOBODY: Address = address!("0x00000000000000000000000000000000000abcde");
@@ -249,7 +247,7 @@ async fn the_block_being_built_answers_by_the_hash_that_it_has_just_now() {
 async fn what_is_in_a_block_is_found_by_count_by_index_and_by_hash() {
     let node = busy(&[]);
     let moment = a_moment(&node).await;
-    let sealed = node.result("/", "eth_getBlockByNumber", json!(["0x2"])).await["hash"].clone();
+    let sealed = node.block("0x2").await["hash"].clone();
     for path in PATHS {
         for (at, hash) in [(json!("0x2"), Some(&sealed)), (moment.clone(), None)] {
             let block = node.result(path, "eth_getBlockByNumber", json!([at, true])).await;
@@ -391,21 +389,11 @@ async fn a_pending_block_has_a_hash_a_nonce_and_a_miner_on_both_paths() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_provisional_hash_stays_a_name_of_the_block_that_became_of_it() {
-    let node = TestNode::start(&[
-        "--testing",
-        "--world",
-        "--dialect",
-        "project",
-        "--no-mining",
-        "--keep-snapshots",
-        "2",
-        "--keep-blocks",
-        "4",
-        "--keep-history",
-        "4",
-    ]);
+    let testing = ["--testing", "--world", "--dialect=project", "--no-mining"];
+    let node =
+        TestNode::start(&[&testing[..], &["--keep-snapshots=2", "--keep-blocks=4", "--keep-history=4"]].concat());
     let (alice, world) = (accounts(&node)[0], node.node.info().trading.expect("a world"));
-    let pending = node.result("/", "eth_getBlockByNumber", json!(["pending", false])).await;
+    let pending = node.block("pending").await;
     let (hash, height) = (&pending["hash"], &pending["number"]);
     let sent = json!([{"from": alice, "to": world.weth, "value": "0x7"}]);
     let sent = node.result("/", "eth_sendTransaction", sent).await;
@@ -470,7 +458,7 @@ async fn a_provisional_hash_is_forgotten_with_a_block_that_is_undone() {
     let alice = accounts(&node)[0];
     node.result("/", "eth_sendTransaction", json!([{"from": alice, "to": NOBODY, "value": "0x7"}])).await;
     node.result("/", "anvil_mine", json!(["0x1"])).await;
-    let pending = node.result("/", "eth_getBlockByNumber", json!(["pending", false])).await;
+    let pending = node.block("pending").await;
     node.result("/", "anvil_mine", json!(["0x4"])).await;
     let block = node.result("/", "eth_getBlockByHash", json!([pending["hash"], false])).await;
     assert_eq!(block["number"], pending["number"]);

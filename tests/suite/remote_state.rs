@@ -19,11 +19,11 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper_util::rt::TokioIo;
 use jsonrpsee::types::Id;
-use presim::{
+use presim::testing::{
     ledger::{FeedState, Record, Retention, Snapshot, Snapshots},
     rpc::{
-        AnswerFacts, AnswerRoom, Caller, Client, ForwardedMethods, Front, IoMemory, PastStates, Request, RequestRunner,
-        RpcError, StateCompletion, Subscriptions, Testing, Waiters, Watches, dialect::PRESIM, table,
+        AnswerFacts, AnswerRoom, Caller, Client, Dispatcher, ForwardedMethods, IoMemory, PastStates, Request,
+        RequestRunner, RpcError, Subscriptions, Testing, UpstreamGateway, Waiters, Watches, dialect::PRESIM, table,
     },
     scheduler::{Executor, ExecutorConfig},
     state::{Fetched, RemoteSettings, RemoteState, RemoteView, World},
@@ -157,7 +157,7 @@ impl Proxy {
 struct Setup {
     node: TestNode,
     proxy: Arc<Proxy>,
-    front: Arc<Front>,
+    front: Arc<Dispatcher>,
     view: RemoteView,
     snapshots: Arc<Snapshots>,
     fetcher: Arc<Fetcher>,
@@ -179,7 +179,7 @@ impl Setup {
         let metrics = Metrics::default();
         let config = UpstreamConfig {
             url: proxy.url.clone(),
-            timeout: Duration::from_secs(5),
+            timeout: MINUTE,
             concurrency: 64,
             batch: 100,
             max_response: 1 << 24,
@@ -194,20 +194,20 @@ impl Setup {
             FeedState::Static,
             Retention { blocks: 1, snapshots: 1, history: 1, history_bytes: u64::MAX },
         ));
-        let config = FetcherConfig { wave_timeout: Duration::from_secs(20), verify_proofs, max_in_flight: 100_000 };
+        let config = FetcherConfig { wave_timeout: MINUTE, verify_proofs, max_in_flight: 100_000 };
         let fetcher = Arc::new(Fetcher::new(upstream, backend.codes.clone(), config, &metrics));
         let executor = ExecutorConfig {
             workers: 2,
             queue_short: 10_000,
             queue_bundle: 10_000,
-            queue_wait: Duration::from_secs(60),
+            queue_wait: MINUTE,
             overload_wait: 100_000,
             deadline,
         };
         let executor = Executor::start(executor, &metrics).unwrap();
         let subscriptions = Arc::new(Subscriptions::new(1, Arc::new(IoMemory::new(1 << 30, 1)), &metrics));
         let watches = Watches::new(WatchLimits::default(), &executor, subscriptions, &metrics);
-        let remote = StateCompletion {
+        let remote = UpstreamGateway {
             fetcher: fetcher.clone(),
             rounds: 32,
             lacks_rules: false,
@@ -218,7 +218,7 @@ impl Setup {
         };
         let (backend, waiters) = (Arc::new(backend), Waiters::new(1));
         let runner = RequestRunner::new(backend, executor, snapshots.clone(), waiters, Some(Arc::new(remote)), None);
-        let front = Arc::new(Front::new(runner, watches, Testing::Off, Vec::new(), &metrics));
+        let front = Arc::new(Dispatcher::new(runner, watches, Testing::Off, Vec::new(), &metrics));
         Some(Self { node, proxy, front, view, snapshots, fetcher })
     }
 
@@ -233,9 +233,9 @@ impl Setup {
     }
 }
 
-async fn ask(front: &Front, method: &str, params: &Value) -> Result<Value, RpcError> {
+async fn ask(front: &Dispatcher, method: &str, params: &Value) -> Result<Value, RpcError> {
     let memory = Arc::new(IoMemory::new(1 << 30, 1)).quota();
-    let room = AnswerRoom::of(memory.clone().nothing());
+    let room = AnswerRoom::of(memory.clone().empty());
     let client = Arc::new(Client::without_token(false));
     let caller = Arc::new(Caller { client, dialect: &PRESIM, page: None, memory, until: None });
     let method = table::by_name(method).unwrap();
@@ -274,8 +274,10 @@ fn is_access_list(request: &Value) -> bool {
 }
 
 const MINUTE: Duration = Duration::from_secs(60);
+/// A deadline that ends retries.
+const RETRIES: Duration = Duration::from_secs(8);
 /// Requests of one wave come within this time.
-const NEAR: Duration = Duration::from_millis(300);
+const NEAR: Duration = Duration::from_secs(1);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cold_swap_takes_four_waves_and_a_warm_one_none() {
@@ -402,8 +404,7 @@ async fn an_upstream_that_does_not_answer_rightly_is_an_error_with_its_cause_in_
     ];
     let refused = cases.map(async |(reply, cause)| {
         // The deadline ends the retries. The first answer comes long before it.
-        let deadline = Duration::from_secs(4);
-        let Some(setup) = Setup::start(Duration::ZERO, deadline, false, move |_, _| reply()).await else { return };
+        let Some(setup) = Setup::start(Duration::ZERO, RETRIES, false, move |_, _| reply()).await else { return };
         let (method, params) = body("call_quote");
         let error = setup.ask(&method, &params).await.unwrap_err();
         assert_eq!(error.code(), -32603, "{error:?}");
@@ -422,7 +423,7 @@ async fn a_retry_that_is_never_answered_does_not_hide_the_first_cause() {
         0 => ProxyReply::Answer(500, "something is broken".to_owned()),
         _ => ProxyReply::Hang,
     };
-    let Some(setup) = Setup::start(Duration::ZERO, Duration::from_secs(4), false, script).await else { return };
+    let Some(setup) = Setup::start(Duration::ZERO, RETRIES, false, script).await else { return };
     let params = json!(["0x5ea0000000000000000000000000000000000000", "latest"]);
     let error = setup.ask("eth_getBalance", &params).await.unwrap_err().into_object();
     assert!(error.message().contains("500") && error.message().contains("something is broken"), "{error:?}");
@@ -436,9 +437,7 @@ async fn a_lie_does_not_pass_where_proofs_are_asked_for() {
             answer["result"]["balance"] = json!("0x1234");
         }
     };
-    let Some(setup) =
-        Setup::start(Duration::ZERO, Duration::from_secs(4), true, move |_, _| ProxyReply::Change(lie)).await
-    else {
+    let Some(setup) = Setup::start(Duration::ZERO, RETRIES, true, move |_, _| ProxyReply::Change(lie)).await else {
         return;
     };
     let params = json!(["0x5ea0000000000000000000000000000000000000", "latest"]);

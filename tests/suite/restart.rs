@@ -6,7 +6,7 @@ use alloy_consensus::{SignableTransaction, TxEip1559, TxEnvelope};
 use alloy_eips::Encodable2718;
 use alloy_primitives::{Address, B256, Bytes, TxKind, U256, address, bytes, hex};
 use alloy_signer::SignerSync;
-use presim::source::devnet::world::{dev_genesis, dev_signers};
+use presim::testing::source::devnet::world::{dev_genesis, dev_signers};
 use serde_json::{Value, json};
 
 use crate::{
@@ -137,10 +137,8 @@ async fn the_open_block_goes_on() {
     for nonce in 0..3 {
         send(&rpc, &transfer(&signer, nonce, Address::repeat_byte(0x77), 5, GWEI)).await;
     }
-    let mut changes = node.node.snapshots().changes();
-    while rpc.result("eth_getBalance", json!([Address::repeat_byte(0x77), "pending"])).await != "0xf" {
-        changes.changed().await.unwrap();
-    }
+    let balance = async || rpc.result("eth_getBalance", json!([Address::repeat_byte(0x77), "pending"])).await;
+    node.when("all are mined", async || (balance().await == "0xf").then_some(())).await;
     node.node.stop();
 
     let (node, rpc) = start(dir.path(), STILL);
@@ -213,10 +211,7 @@ async fn what_waits_goes_on_waiting_and_is_mined_in_its_order() {
     assert_eq!(block["transactions"], json!([dearest, dear, early, late]));
     // The missing transaction arrives, and the one that has waited for it since before the restarts is mined with it.
     let missing = send(&rpc, &transfer(&signers[3], 0, to, 1, GWEI)).await;
-    let mut changes = node.node.snapshots().changes();
-    while rpc.result("eth_getTransactionReceipt", json!([gap])).await.is_null() {
-        changes.changed().await.unwrap();
-    }
+    node.mined(&json!(gap)).await;
     assert!(rpc.result("eth_getTransactionReceipt", json!([missing])).await.is_object());
 }
 
@@ -282,22 +277,11 @@ async fn what_changed_in_blocks_whose_states_are_gone_is_in_the_state() {
     let genesis = files.path().join("genesis.json");
     fs::write(&genesis, shanghai(doomed, kept).to_string()).unwrap();
     let dir = tempfile::tempdir().unwrap();
-    let flags = [
-        "--genesis",
-        text(&genesis),
-        "--traffic",
-        "0",
-        "--sub-block-ms",
-        "20",
-        "--sub-blocks",
-        "1",
-        "--keep-blocks",
-        "3",
-    ];
+    let flags = ["--genesis", text(&genesis), "--traffic=0", "--sub-block-ms=20", "--sub-blocks=1", "--keep-blocks=3"];
     // Stores 7 under 7 and deploys the code.
     let init = hex!("6007600755 600f 6011 6000 39 600f 6000 f3");
     let init = Bytes::from([&init[..], &RUNTIME].concat());
-    let proxy = presim::chain::DEPLOYMENT_PROXY;
+    let proxy = presim::testing::chain::DEPLOYMENT_PROXY;
     let again = proxy.create2_from_code(B256::ZERO, &init);
     let deploy = Bytes::from([B256::ZERO.as_slice(), &init].concat());
     let store = |key: u64, value: u64| -> Bytes {
@@ -341,14 +325,7 @@ async fn what_changed_in_blocks_whose_states_are_gone_is_in_the_state() {
         };
         let signature = signer.sign_hash_sync(&tx.signature_hash()).unwrap();
         let hash = send(&rpc, &tx.into_signed(signature).into()).await;
-        let mut changes = node.node.snapshots().changes();
-        let mined = loop {
-            let receipt = rpc.result("eth_getTransactionReceipt", json!([hash])).await;
-            if receipt.is_object() {
-                break receipt;
-            }
-            changes.changed().await.unwrap();
-        };
+        let mined = node.receipt(&json!(hash)).await;
         assert_eq!(mined["status"], "0x1", "step {nonce}: {mined}");
         node.sealed(number(&mined["blockNumber"]) + nonce as u64 % 4).await;
         facts = Some(Facts::ask(&rpc, 0, [json!("latest")], &accounts).await);
@@ -406,10 +383,7 @@ async fn ten_thousand_blocks_open_without_a_second_look_at_each() {
     let disk = Disk::default();
     let node = start_on(&disk, &["--sub-block-ms", "1", "--sub-blocks", "1", "--traffic", "1", "--log", "off"]);
     let began = Instant::now();
-    let mut changes = node.node.snapshots().changes();
-    while node.node.snapshots().newest().head.number() < LONG {
-        changes.changed().await.unwrap();
-    }
+    node.sealed(LONG).await;
     let made = began.elapsed();
     let (rpc, killed) = (Rpc::new(node.url("/")), disk.copy());
     let newest = rpc.result("eth_getBlockByNumber", json!([quantity(LONG), true])).await;

@@ -6,7 +6,7 @@ use alloy_consensus::{TxEip1559, TxEip4844, TxLegacy};
 use alloy_eips::eip7594::BlobTransactionSidecarEip7594;
 use alloy_primitives::{Address, B256, Bytes, TxKind, U256, bytes, keccak256};
 use alloy_rpc_types_mev::{EthBundleHash, EthSendBundle};
-use presim::source::devnet::world::dev_signers;
+use presim::testing::source::devnet::world::dev_signers;
 use serde_json::{Value, json};
 
 use crate::{
@@ -14,13 +14,12 @@ use crate::{
     live,
     power_loss::start_on,
     process,
-    sending::{blob_tx, blobs, hashes, key, plain, raw, raw_blob, sign, static_node},
-    support::{BOUND, TestNode, hex, items, number},
+    sending::{blob_tx, blobs, hashes, key, plain, raw, raw_blob, sign},
+    support::{PATHS, TestNode, hex, items, number, token, token_file},
     witness::Rpc,
 };
 
 const GWEI: u128 = 1_000_000_000;
-const PATHS: [&str; 2] = ["/", "/standard"];
 
 /// A devnet that mines on request.
 struct MiningNode {
@@ -39,7 +38,7 @@ impl MiningNode {
 
     /// Returns the number of the block being built.
     async fn open(&self) -> u64 {
-        number(&self.node.result("/", "eth_blockNumber", json!([])).await) + 1
+        self.node.height().await + 1
     }
 
     /// Sends a bundle for the block being built. Returns its hash.
@@ -62,7 +61,7 @@ impl MiningNode {
     /// Mines a block. Returns the hashes of its transactions.
     async fn mine(&self) -> Vec<Value> {
         self.node.result("/", "evm_mine", json!([])).await;
-        items(&self.node.result("/", "eth_getBlockByNumber", json!(["latest", false])).await["transactions"]).to_vec()
+        items(&self.node.block("latest").await["transactions"]).to_vec()
     }
 
     async fn pool(&self, tx: &Bytes) -> Value {
@@ -258,20 +257,12 @@ async fn a_bundle_is_tried_in_each_sub_block_of_its_block() {
         MiningNode { node: TestNode::start(&["--traffic", "0", "--sub-block-ms", "20", "--sub-blocks", "10000"]) };
     let second = pays(0, 1);
     node.send(std::slice::from_ref(&second), json!({})).await;
-    let mut changes = node.node.node.snapshots().changes();
-    for _ in 0..3 {
-        changes.changed().await.unwrap();
-    }
+    node.node.publishes(3).await;
     assert_eq!(node.status(&second).await, Value::Null);
     let first = pays(0, 0);
     node.pool(&first).await;
-    let mined = async {
-        while node.status(&second).await.is_null() {
-            changes.changed().await.unwrap();
-        }
-    };
-    tokio::time::timeout(BOUND, mined).await.expect("it is mined");
-    let block = node.node.result("/", "eth_getBlockByNumber", json!(["pending", false])).await;
+    node.node.mined(&json!(hash(&second))).await;
+    let block = node.node.block("pending").await;
     assert_eq!(block["transactions"], json!([hash(&first), hash(&second)]));
 }
 
@@ -284,7 +275,7 @@ async fn a_bundle_is_mined_only_at_its_time() {
         (0, "minTimestamp", 0, true),
         (1, "maxTimestamp", 0, true),
     ] {
-        let open = node.node.result("/", "eth_getBlockByNumber", json!(["pending", false])).await;
+        let open = node.node.block("pending").await;
         let time = number(&open["timestamp"]).saturating_add_signed(offset);
         let tx = pays(0, nonce);
         node.send(std::slice::from_ref(&tx), json!({field: time})).await;
@@ -430,17 +421,10 @@ async fn a_bundle_without_a_block_is_for_the_one_being_built_and_up_to_its_last(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_s_names_are_its_own() {
-    let tokens = ["a", "b"].map(|name| (name, format!("{name}-token-of-some-length")));
-    let file: String = tokens
-        .iter()
-        .map(|(name, token)| format!("[[token]]\nname = \"{name}\"\ntoken = \"{token}\"\nrate = 10000\n"))
-        .collect();
-    let file = process::file(&file);
+    let file = token_file(&[("a", 10_000), ("b", 10_000)]);
     let node = TestNode::quiet_with(&["--token-file", process::text(file.path())]);
     let call = async |client: usize, method: &str, param: Value| {
-        let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": [param]});
-        let request = node.client.post(node.url("/")).bearer_auth(&tokens[client].1).json(&body);
-        request.send().await.unwrap().json::<Value>().await.unwrap()["result"].take()
+        node.call_as(&token(["a", "b"][client]), method, json!([param])).await["result"].take()
     };
     let name = json!({"replacementUuid": "0b4ee1a6-6d2f-4c52-8b0b-6a2f1ad2d1f0"});
     let mut bundle = name.clone();
@@ -554,9 +538,9 @@ async fn a_bundle_with_a_nonce_that_is_used_is_refused() {
 async fn bundles_are_refused_where_no_blocks_are_built() {
     let bundle = json!([{"txs": [pays(0, 0)], "blockNumber": "0x1"}]);
     let name = json!([{"replacementUuid": "mine"}]);
-    let (still, _genesis) = static_node(&dev_signers().unwrap(), &[]);
+    let still = TestNode::still(&dev_signers().unwrap(), &[]);
     let (_upstream, follower) = live::follower().await;
-    for (node, words) in [(&still, "the chain stands still"), (&follower, "the chain is an upstream's")] {
+    for (node, words) in [(&still, "this node builds no blocks"), (&follower, "the chain is an upstream's")] {
         for path in PATHS {
             for (method, params) in [("eth_sendBundle", &bundle), ("eth_cancelBundle", &name)] {
                 let error = node.error(path, method, params.clone()).await;
@@ -578,13 +562,7 @@ async fn a_mined_bundle_survives_a_restart_and_a_waiting_one_does_not() {
     let txs = [pays(0, 0), pays(1, 0), pays(0, 1)];
     rpc.result("eth_sendBundle", json!([{"txs": txs, "blockNumber": "0x1"}])).await;
     rpc.result("eth_sendBundle", json!([{"txs": [pays(2, 1)], "blockNumber": "0x1"}])).await;
-    let mut changes = node.node.snapshots().changes();
-    let mined = async {
-        while rpc.result("eth_getTransactionReceipt", json!([hash(&txs[2])])).await.is_null() {
-            changes.changed().await.unwrap();
-        }
-    };
-    tokio::time::timeout(BOUND, mined).await.expect("it is mined");
+    node.mined(&json!(hash(&txs[2]))).await;
     let before = rpc.result("eth_getBlockReceipts", json!(["pending"])).await;
     node.node.stop();
 
@@ -594,9 +572,6 @@ async fn a_mined_bundle_survives_a_restart_and_a_waiting_one_does_not() {
     assert_eq!(items(&before).len(), 3);
     let first = pays(2, 0);
     rpc.result("eth_sendRawTransactionSync", json!([first, 30_000])).await;
-    let mut changes = node.node.snapshots().changes();
-    for _ in 0..2 {
-        changes.changed().await.unwrap();
-    }
+    node.publishes(2).await;
     assert_eq!(rpc.result("eth_getTransactionReceipt", json!([hash(&pays(2, 1))])).await, Value::Null);
 }

@@ -3,11 +3,10 @@
 use std::{
     collections::{BTreeSet, HashSet},
     sync::LazyLock,
-    time::{Duration, Instant},
 };
 
 use alloy_consensus::{
-    EthereumTxEnvelope, SidecarBuilder, SignableTransaction, SimpleCoder, Transaction, TxEip1559, TxEip2930, TxEip4844,
+    EthereumTxEnvelope, SidecarBuilder, SignableTransaction, SimpleCoder, TxEip1559, TxEip2930, TxEip4844,
     TxEip4844WithSidecar, TxEip7702, TxEnvelope, TxLegacy,
 };
 use alloy_eips::{
@@ -20,13 +19,14 @@ use alloy_eips::{
 use alloy_primitives::{Address, B256, Bytes, Signature, TxKind, U256, address, bytes, hex, keccak256};
 use alloy_signer::SignerSync;
 use alloy_signer_local::{MnemonicBuilder, PrivateKeySigner, coins_bip39::English};
-use futures::{SinkExt, StreamExt};
-use presim::source::devnet::world::{dev_genesis, dev_signers, traffic_signers};
+use presim::testing::source::devnet::world::{dev_genesis, dev_signers, traffic_signers};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
-use tokio_tungstenite::{connect_async, tungstenite::Message};
 
-use crate::support::{BOUND, TestNode, number, say};
+use crate::{
+    process::eventually,
+    support::{BOUND, Socket, TestNode, hex, items, number, request},
+};
 
 const CHAIN: u64 = 31337;
 const GWEI: u128 = 1_000_000_000;
@@ -143,45 +143,14 @@ async fn refusal(node: &TestNode, raw: &Bytes) -> (i64, String) {
     (error["code"].as_i64().unwrap(), error["message"].as_str().unwrap().to_owned())
 }
 
-async fn balance(node: &TestNode, of: Address) -> U256 {
-    let text = node.result("/", "eth_getBalance", json!([of, "pending"])).await;
-    text.as_str().unwrap().parse().unwrap()
-}
-
 async fn nonce(node: &TestNode, of: Address) -> u64 {
     let snapshot = node.node.snapshots().newest();
     snapshot.world.account(&of).map_or(0, |account| account.nonce)
 }
 
-/// Waits until a snapshot has the transaction. Returns the number of snapshots since the call.
-async fn mined(node: &TestNode, hash: &Value) -> u64 {
-    let hash: B256 = hash.as_str().unwrap().parse().unwrap();
-    let snapshots = node.node.snapshots();
-    let mut changes = snapshots.changes();
-    let began = snapshots.newest().id.0;
-    let wait = async {
-        loop {
-            let published = snapshots.load();
-            if published.transaction(&hash).is_some() {
-                return published.newest.id.0 - began;
-            }
-            changes.changed().await.unwrap();
-        }
-    };
-    tokio::time::timeout(BOUND, wait).await.expect("it is mined")
-}
-
 /// Starts a devnet without traffic and with quick sub-blocks.
 fn devnet(flags: &[&str]) -> TestNode {
     TestNode::start(&[&["--traffic", "0", "--sub-block-ms", "50"], flags].concat())
-}
-
-/// Starts a static chain on which these accounts have ether.
-pub fn static_node(signers: &[PrivateKeySigner], flags: &[&str]) -> (TestNode, tempfile::NamedTempFile) {
-    let file = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(file.path(), serde_json::to_vec(&dev_genesis(signers, 1_000)).unwrap()).unwrap();
-    let all = [&["--genesis", file.path().to_str().unwrap(), "--feed", "static"], flags].concat();
-    (TestNode::start(&all), file)
 }
 
 // Transaction types.
@@ -215,9 +184,9 @@ async fn transactions_of_each_plain_type_are_mined() {
         let gas = if *kind == 0 { 21_000 } else { 21_000 + 2_400 + 1_900 };
         assert_eq!(number(&receipt["gasUsed"]), gas, "{receipt}");
         assert_eq!(receipt["from"].as_str().unwrap().parse::<Address>().unwrap(), key(index).address());
-        assert_eq!(balance(&node, TO).await, U256::from(index + 1));
+        assert_eq!(node.balance(TO, "pending").await, U256::from(index + 1));
         let paid = U256::from(gas) * receipt["effectiveGasPrice"].as_str().unwrap().parse::<U256>().unwrap();
-        assert_eq!(balance(&node, key(index).address()).await, U256::from(10_000 * ETHER - 1) - paid);
+        assert_eq!(node.balance(key(index).address(), "pending").await, U256::from(10_000 * ETHER - 1) - paid);
     }
 }
 
@@ -468,7 +437,6 @@ async fn forks_and_block_limits_decide_what_is_taken() {
     ];
     let cases = [("Berlin", 1), ("London", 2), ("Cancun", 3), ("Prague", 4)];
     for (fork, kind) in cases {
-        let file = tempfile::NamedTempFile::new().unwrap();
         let mut genesis = dev_genesis(&dev_signers().unwrap(), 1_000);
         let config = &mut genesis.config;
         (config.osaka_time, config.prague_time) = (None, None);
@@ -484,8 +452,7 @@ async fn forks_and_block_limits_decide_what_is_taken() {
             config.berlin_block = None;
         }
         genesis.gas_limit = 20_000;
-        std::fs::write(file.path(), serde_json::to_vec(&genesis).unwrap()).unwrap();
-        let node = TestNode::start(&["--genesis", file.path().to_str().unwrap(), "--feed", "static"]);
+        let node = TestNode::on(&genesis, &["--feed", "static"]);
         let (_, raw_tx) = types.iter().find(|(of, _)| *of == kind).unwrap();
         let expected = format!("transaction type not supported: type {kind} rejected, pool not yet in {fork}");
         assert_eq!(refusal(&node, raw_tx).await, (-32000, expected), "{fork}");
@@ -495,11 +462,9 @@ async fn forks_and_block_limits_decide_what_is_taken() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn cell_proofs_are_refused_before_osaka() {
-    let file = tempfile::NamedTempFile::new().unwrap();
     let mut genesis = dev_genesis(&dev_signers().unwrap(), 1_000);
     genesis.config.osaka_time = None;
-    std::fs::write(file.path(), serde_json::to_vec(&genesis).unwrap()).unwrap();
-    let node = TestNode::start(&["--genesis", file.path().to_str().unwrap(), "--feed", "static"]);
+    let node = TestNode::on(&genesis, &["--feed", "static"]);
     let cells = blobs(b"cells").build_7594().unwrap();
     let error = refusal(&node, &raw_blob(blob_tx(0, hashes(&cells)), cells.clone(), &key(0))).await;
     assert_eq!(error, (-32000, "unexpected sidecar version, want: 0, got: 1".to_owned()));
@@ -512,12 +477,10 @@ async fn cell_proofs_are_refused_before_osaka() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_contract_sends_nothing() {
-    let file = tempfile::NamedTempFile::new().unwrap();
     let mut genesis = dev_genesis(&dev_signers().unwrap(), 1_000);
     let account = genesis.alloc.get_mut(&key(0).address()).unwrap();
     account.code = Some(bytes!("00"));
-    std::fs::write(file.path(), serde_json::to_vec(&genesis).unwrap()).unwrap();
-    let node = TestNode::start(&["--genesis", file.path().to_str().unwrap(), "--feed", "static"]);
+    let node = TestNode::on(&genesis, &["--feed", "static"]);
     let (code, message) = refusal(&node, &raw(plain(0), &key(0))).await;
     let hash = alloy_primitives::keccak256([0]);
     assert_eq!((code, message), (-32000, format!("sender not an eoa: address {}, codehash: {hash}", key(0).address())));
@@ -537,7 +500,7 @@ async fn behind_a_nonce_gap_a_transaction_waits_until_it_is_filled() {
     assert_eq!((&shown["hash"], &shown["blockNumber"], &shown["nonce"]), (&later, &Value::Null, &json!("0x1")));
     assert_eq!(node.result("/", "eth_getTransactionReceipt", json!([later])).await, Value::Null);
     send(&node, &raw(plain(0), &key(0))).await;
-    mined(&node, &last).await;
+    node.mined(&last).await;
     assert_eq!(nonce(&node, key(0).address()).await, 3);
     let receipt = node.result("/", "eth_getTransactionReceipt", json!([later])).await;
     assert_eq!(receipt["status"], "0x1");
@@ -545,7 +508,7 @@ async fn behind_a_nonce_gap_a_transaction_waits_until_it_is_filled() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_transaction_takes_anothers_place_where_it_pays_enough_more() {
-    let (node, _genesis) = static_node(&dev_signers().unwrap(), &[]);
+    let node = TestNode::still(&dev_signers().unwrap(), &[]);
     let paying = |fee: u128, tip: u128| TxEip1559 { max_fee_per_gas: fee, max_priority_fee_per_gas: tip, ..plain(0) };
     let first = send(&node, &raw(paying(1_000, 100), &key(0))).await;
     let cases = [
@@ -581,7 +544,7 @@ async fn a_transaction_takes_anothers_place_where_it_pays_enough_more() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_price_bump_is_a_setting() {
-    let (node, _genesis) = static_node(&dev_signers().unwrap(), &["--pool-price-bump", "50", "--pool-min-tip", "10"]);
+    let node = TestNode::still(&dev_signers().unwrap(), &["--pool-price-bump", "50", "--pool-min-tip", "10"]);
     let paying = |fee: u128| TxEip1559 { max_fee_per_gas: fee, max_priority_fee_per_gas: fee, ..plain(0) };
     send(&node, &raw(paying(100), &key(0))).await;
     let (_, message) = refusal(&node, &raw(paying(149), &key(0))).await;
@@ -593,7 +556,7 @@ async fn the_price_bump_is_a_setting() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_pool_keeps_what_pays_more() {
-    let (node, _genesis) = static_node(&dev_signers().unwrap(), &["--pool-transactions", "3"]);
+    let node = TestNode::still(&dev_signers().unwrap(), &["--pool-transactions", "3"]);
     let paying = |nonce: u64, tip: u128| TxEip1559 { max_priority_fee_per_gas: tip, ..plain(nonce) };
     let gapped = send(&node, &raw(paying(5, 100), &key(0))).await;
     let cheap = send(&node, &raw(paying(0, 10), &key(1))).await;
@@ -612,7 +575,7 @@ async fn a_full_pool_keeps_what_pays_more() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_fills_a_gap_gets_its_place_from_those_behind_it() {
-    let (node, _genesis) = static_node(&dev_signers().unwrap(), &["--pool-transactions", "3"]);
+    let node = TestNode::still(&dev_signers().unwrap(), &["--pool-transactions", "3"]);
     for nonce in 1..4 {
         send(&node, &raw(plain(nonce), &key(0))).await;
     }
@@ -624,8 +587,7 @@ async fn what_fills_a_gap_gets_its_place_from_those_behind_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_pool_is_bounded_in_bytes_and_by_account() {
-    let (node, _genesis) =
-        static_node(&dev_signers().unwrap(), &["--pool-bytes", "1000", "--pool-account-transactions", "2"]);
+    let node = TestNode::still(&dev_signers().unwrap(), &["--pool-bytes", "1000", "--pool-account-transactions", "2"]);
     send(&node, &raw(plain(0), &key(0))).await;
     send(&node, &raw(plain(1), &key(0))).await;
     let (code, message) = refusal(&node, &raw(plain(2), &key(0))).await;
@@ -637,14 +599,12 @@ async fn the_pool_is_bounded_in_bytes_and_by_account() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_chain_that_stands_still_keeps_transactions_and_never_mines_them() {
-    let (node, _genesis) = static_node(&dev_signers().unwrap(), &[]);
+    let node = TestNode::still(&dev_signers().unwrap(), &[]);
     let (ready, gapped) = (raw(plain(0), &key(0)), raw(plain(7), &key(1)));
     let hash = send(&node, &ready).await;
     send(&node, &gapped).await;
-    let began = Instant::now();
     let waiting = raw(plain(1), &key(0));
     let error = node.error("/", "eth_sendRawTransactionSync", json!([waiting, 300])).await;
-    assert!(began.elapsed() >= Duration::from_millis(300));
     let expected = "The transaction was added to the transaction pool but wasn't processed in 300ms";
     assert_eq!(error, json!({"code": 4, "message": expected, "data": sign(plain(1), &key(0)).tx_hash()}));
     assert_eq!(node.result("/", "eth_getTransactionByHash", json!([hash])).await["blockHash"], Value::Null);
@@ -686,6 +646,12 @@ async fn a_transaction_behind_a_gap_is_not_waited_for() {
     assert_eq!(shown["nonce"], "0x3", "it waits in the pool all the same");
 }
 
+/// Waits until the pool has a transaction.
+async fn is_known(node: &TestNode, hash: B256) {
+    let known = async || node.result("/", "eth_getTransactionByHash", json!([hash])).await.is_object().then_some(());
+    eventually("it is known", known).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn who_waits_for_what_was_replaced_is_told_so() {
     let node = TestNode::start(&["--traffic", "0", "--sub-block-ms", "1000"]);
@@ -693,13 +659,7 @@ async fn who_waits_for_what_was_replaced_is_told_so() {
     let waiting =
         async { node.error("/", "eth_sendRawTransactionSync", json!([Bytes::from(tx.encoded_2718()), 30_000])).await };
     let replacing = async {
-        let known = async || !node.result("/", "eth_getTransactionByHash", json!([tx.tx_hash()])).await.is_null();
-        let until_known = async {
-            while !known().await {
-                tokio::task::yield_now().await;
-            }
-        };
-        tokio::time::timeout(BOUND, until_known).await.unwrap();
+        is_known(&node, *tx.tx_hash()).await;
         send(&node, &raw(plain(0), &key(0))).await;
     };
     let (error, ()) = tokio::join!(waiting, replacing);
@@ -708,18 +668,14 @@ async fn who_waits_for_what_was_replaced_is_told_so() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn those_who_wait_are_bounded_and_hold_no_worker() {
-    let (node, _genesis) = static_node(&dev_signers().unwrap(), &["--workers", "1", "--max-sync-waiters", "2"]);
+    let node = TestNode::still(&dev_signers().unwrap(), &["--workers", "1", "--max-sync-waiters", "2"]);
     let wait = async |index: usize| {
         node.error("/", "eth_sendRawTransactionSync", json!([raw(plain(0), &key(index)), 60_000])).await
     };
     let others = async {
-        let waits = async |index: usize| {
-            let hash = *sign(plain(0), &key(index)).tx_hash();
-            while node.result("/", "eth_getTransactionByHash", json!([hash])).await.is_null() {
-                tokio::task::yield_now().await;
-            }
-        };
-        tokio::time::timeout(BOUND, async { (waits(0).await, waits(1).await) }).await.expect("both are taken");
+        for index in 0..2 {
+            is_known(&node, *sign(plain(0), &key(index)).tx_hash()).await;
+        }
         let refused = wait(2).await;
         assert_eq!(refused, json!({"code": -32005, "message": "too busy: 2 requests wait for receipts already"}));
         // The refused transaction is not in the pool.
@@ -731,22 +687,17 @@ async fn those_who_wait_are_bounded_and_hold_no_worker() {
         () = others => {}
     }
     // A client that disconnects frees its slot.
-    let error = tokio::time::timeout(BOUND, async {
-        loop {
-            let tx = raw(plain(0), &key(3));
-            let error = node.error("/", "eth_sendRawTransactionSync", json!([tx, 1])).await;
-            if error["code"] != -32005 {
-                return error;
-            }
-        }
+    let error = eventually("a slot is free", async || {
+        let tx = raw(plain(0), &key(3));
+        let error = node.error("/", "eth_sendRawTransactionSync", json!([tx, 1])).await;
+        (error["code"] != -32005).then_some(error)
     });
-    assert_eq!(error.await.expect("a seat is free")["code"], 4);
+    assert_eq!(error.await["code"], 4);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn how_long_one_waits_is_a_setting() {
-    let (node, _genesis) =
-        static_node(&dev_signers().unwrap(), &["--sync-timeout-ms", "100", "--max-sync-timeout-ms", "300"]);
+    let node = TestNode::still(&dev_signers().unwrap(), &["--sync-timeout-ms", "100", "--max-sync-timeout-ms", "300"]);
     // An hour is cut to the maximum; zero and null mean the default.
     for (index, (asked, waited)) in
         [(json!(3_600_000), "300ms"), (json!(0), "100ms"), (json!(null), "100ms")].into_iter().enumerate()
@@ -783,39 +734,31 @@ async fn a_refused_transaction_is_refused_at_once_when_its_receipt_is_wanted() {
 
 // Mining.
 
+/// A transaction that arrives while a sub-block is being built is in the one after it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_transaction_is_in_the_next_sub_block_of_a_devnet_with_traffic() {
-    let node = TestNode::start(&[]);
-    let mut slowest = Duration::ZERO;
-    let mut after = Vec::new();
+async fn a_transaction_is_in_one_of_the_next_two_sub_blocks_of_a_devnet_with_traffic() {
+    let node = TestNode::start(&["--keep-snapshots", "100000"]);
     for nonce in 0..10 {
-        let hash = send(&node, &raw(plain(nonce), &key(0))).await;
-        let began = Instant::now();
-        after.push(mined(&node, &hash).await);
-        slowest = slowest.max(began.elapsed());
+        send(&node, &raw(plain(nonce), &key(0))).await;
+        let second = node.node.snapshots().newest().id.0 + 2;
+        let has_come = async || (node.node.snapshots().newest().id.0 >= second).then_some(());
+        node.when("two sub-blocks", has_come).await;
+        let at = json!([key(0).address(), {"snapshotId": hex(second)}]);
+        assert_eq!(number(&node.result("/", "eth_getTransactionCount", at).await), nonce + 1);
     }
-    say(&format!("SENDING: ten transactions, the slowest was mined after {slowest:?}"));
-    // A transaction that arrives while a sub-block is being built is in the one after it.
-    assert!(after.iter().all(|snapshots| *snapshots <= 2), "{after:?}");
-    assert!(after.iter().filter(|snapshots| **snapshots <= 1).count() >= 8, "{after:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_pays_more_is_mined_first_and_each_in_the_order_of_its_nonces() {
-    let node = TestNode::start(&["--traffic", "0", "--sub-block-ms", "3000"]);
-    // Right after a sub-block there is time to send all of them before the next one.
-    let mut changes = node.node.snapshots().changes();
-    tokio::time::timeout(BOUND, changes.changed()).await.expect("the next comes").unwrap();
+    let node = TestNode::start(&["--testing", "--dialect", "project", "--no-mining"]);
     let paying = |nonce: u64, tip: u128| TxEip1559 { max_priority_fee_per_gas: tip * GWEI, ..plain(nonce) };
-    let sent = [(0, 0, 1), (0, 1, 9), (1, 0, 3), (2, 0, 2), (3, 0, 3)];
-    let mut last = Value::Null;
-    for (account, nonce, tip) in sent {
-        last = send(&node, &raw(paying(nonce, tip), &key(account))).await;
+    for (account, nonce, tip) in [(0, 0, 1), (0, 1, 9), (1, 0, 3), (2, 0, 2), (3, 0, 3)] {
+        send(&node, &raw(paying(nonce, tip), &key(account))).await;
     }
-    mined(&node, &last).await;
-    let snapshot = node.node.snapshots().newest();
-    let order: Vec<_> =
-        snapshot.open.as_ref().unwrap().transactions.iter().map(|tx| (tx.signer(), tx.nonce())).collect();
+    node.result("/", "evm_mine", json!([])).await;
+    let block = node.result("/", "eth_getBlockByNumber", json!(["latest", true])).await;
+    let of = |tx: &Value| (tx["from"].as_str().unwrap().parse::<Address>().unwrap(), number(&tx["nonce"]));
+    let order: Vec<_> = items(&block["transactions"]).iter().map(of).collect();
     let of = |index: usize, nonce: u64| (key(index).address(), nonce);
     assert_eq!(order, [of(1, 0), of(3, 0), of(2, 0), of(0, 0), of(0, 1)]);
 }
@@ -838,7 +781,7 @@ async fn what_does_not_fit_the_block_waits_for_the_next() {
     // Other accounts are not delayed.
     let receipt = send_sync(&node, &raw(plain(0), &key(1))).await;
     assert_eq!(receipt["status"], "0x1");
-    mined(&node, &last).await;
+    node.mined(&last).await;
     let published = node.node.snapshots().load();
     let (_, index) = published.transaction(&last.as_str().unwrap().parse().unwrap()).unwrap();
     let receipt = node.result("/", "eth_getTransactionReceipt", json!([last])).await;
@@ -868,14 +811,9 @@ async fn a_transaction_that_can_no_longer_be_paid_leaves_the_pool() {
         ..seven_thousand_seven_hundred_two(1, giver.address())
     };
     send_sync(&node, &raw(tx, &key(0))).await;
-    assert_eq!(balance(&node, giver.address()).await, U256::ZERO);
-    let mut changes = node.node.snapshots().changes();
-    let gone = async {
-        while !node.result("/", "eth_getTransactionByHash", json!([hash])).await.is_null() {
-            changes.changed().await.unwrap();
-        }
-    };
-    tokio::time::timeout(BOUND, gone).await.expect("it leaves the pool");
+    assert_eq!(node.balance(giver.address(), "pending").await, U256::ZERO);
+    let known = async || node.result("/", "eth_getTransactionByHash", json!([hash])).await;
+    node.when("it leaves the pool", async || known().await.is_null().then_some(())).await;
     assert_eq!(nonce(&node, giver.address()).await, 1, "the delegation alone was counted");
     let (_, message) = refusal(&node, &raw(plain(1), &giver)).await;
     assert!(message.starts_with("insufficient funds for gas * price + value: balance 0"), "{message}");
@@ -884,14 +822,12 @@ async fn a_transaction_that_can_no_longer_be_paid_leaves_the_pool() {
 #[tokio::test(flavor = "multi_thread")]
 async fn thirty_two_accounts_send_at_once() {
     let signers: Vec<_> = mnemonic().take(32).collect();
-    let file = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(file.path(), serde_json::to_vec(&dev_genesis(&signers, 1_000)).unwrap()).unwrap();
-    let node = TestNode::start(&["--genesis", file.path().to_str().unwrap(), "--sub-block-ms", "50", "--traffic", "0"]);
+    let node = TestNode::on(&dev_genesis(&signers, 1_000), &["--sub-block-ms", "50", "--traffic", "0"]);
     let mut tasks = JoinSet::new();
     for signer in &signers {
-        let (client, url) = (node.client.clone(), node.url("/"));
-        let body = json!({"jsonrpc": "2.0", "id": 1, "method": "eth_sendRawTransactionSync", "params": [raw(plain(0), signer), 30_000]});
-        tasks.spawn(async move { client.post(url).json(&body).send().await.unwrap().json::<Value>().await.unwrap() });
+        let body = request(1, "eth_sendRawTransactionSync", json!([raw(plain(0), signer), 30_000]));
+        let post = node.client.post(node.url("/")).json(&body);
+        tasks.spawn(async move { post.send().await.unwrap().json::<Value>().await.unwrap() });
     }
     let mut hashes = HashSet::new();
     while let Some(answer) = tasks.join_next().await {
@@ -900,7 +836,7 @@ async fn thirty_two_accounts_send_at_once() {
         hashes.insert(answer["result"]["transactionHash"].clone());
     }
     assert_eq!(hashes.len(), 32);
-    assert_eq!(balance(&node, TO).await, U256::from(32));
+    assert_eq!(node.balance(TO, "pending").await, U256::from(32));
 }
 
 // Accounts that the node signs for.
@@ -922,22 +858,22 @@ async fn the_node_signs_for_its_accounts() {
         let mut tx = json!({"from": from, "to": TO, "value": "0x1", "gas": "0x5208"});
         tx.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
         let hash = node.result("/", "eth_sendTransaction", json!([tx])).await;
-        mined(&node, &hash).await;
+        node.mined(&hash).await;
         let shown = node.result("/", "eth_getTransactionByHash", json!([hash])).await;
         assert_eq!((number(&shown["type"]), number(&shown["nonce"])), (kind, nonce as u64), "{shown}");
         assert_eq!(shown["from"].as_str().unwrap().parse::<Address>().unwrap(), from);
     }
-    assert_eq!(balance(&node, TO).await, U256::from(5));
+    assert_eq!(node.balance(TO, "pending").await, U256::from(5));
 
     // Without `gas`, the exact gas that the transfer needs is set.
     let hash = node.result("/", "eth_sendTransaction", json!([{"from": from, "to": TO, "value": "0x1"}])).await;
-    mined(&node, &hash).await;
+    node.mined(&hash).await;
     let shown = node.result("/", "eth_getTransactionByHash", json!([hash])).await;
     assert_eq!(shown["gas"], "0x5208");
     // The created contract has one byte of code.
     let create = json!([{"from": from, "to": null, "data": "0x600160005360016000f3"}]);
     let hash = node.result("/", "eth_sendTransaction", create).await;
-    mined(&node, &hash).await;
+    node.mined(&hash).await;
     let receipt = node.result("/", "eth_getTransactionReceipt", json!([hash])).await;
     assert_eq!(receipt["status"], "0x1", "{receipt}");
     let code = node.result("/", "eth_getCode", json!([receipt["contractAddress"], "pending"])).await;
@@ -1002,7 +938,7 @@ async fn a_transaction_is_filled_in_as_by_geth() {
 
     // All that can be left open. The next nonce is that after the transactions of the pool.
     let behind = json!([{"from": from, "to": TO, "value": "0x1"}]);
-    mined(&node, &node.result("/", "eth_sendTransaction", behind).await).await;
+    node.mined(&node.result("/", "eth_sendTransaction", behind).await).await;
     for nonce in 1..=2 {
         let open = json!([{"from": from, "to": TO, "value": "0x1"}]);
         let filled = node.result("/", "eth_fillTransaction", open).await;
@@ -1022,7 +958,7 @@ async fn a_transaction_is_filled_in_as_by_geth() {
         });
         assert_eq!(*shown, expected);
         // The client signs it.
-        mined(&node, &send(&node, &raw(tx, &key(0))).await).await;
+        node.mined(&send(&node, &raw(tx, &key(0))).await).await;
     }
 
     // The other types.
@@ -1112,7 +1048,7 @@ async fn an_open_account_signs_a_transaction_without_sending_it() {
         let bytes = Bytes::from(signed.encoded_2718());
         assert_eq!(answer["raw"], json!(bytes), "{answer}");
         assert_eq!(node.result("/", "eth_getTransactionByHash", json!([signed.tx_hash()])).await, Value::Null);
-        mined(&node, &send(&node, &bytes).await).await;
+        node.mined(&send(&node, &bytes).await).await;
         // The chain shows the same fields, and more.
         let shown = node.result("/", "eth_getTransactionByHash", json!([signed.tx_hash()])).await;
         for (key, value) in answer["tx"].as_object().unwrap() {
@@ -1157,11 +1093,11 @@ async fn without_a_sender_the_first_account_sends() {
     for path in ["/", "/standard"] {
         let node = devnet(&[]);
         let hash = node.result(path, "eth_sendTransaction", json!([{"to": TO, "value": "0x1"}])).await;
-        mined(&node, &hash).await;
+        node.mined(&hash).await;
         let shown = node.result(path, "eth_getTransactionByHash", json!([hash])).await;
         assert_eq!(shown["from"], node.result(path, "eth_accounts", json!([])).await[0], "{path}: {shown}");
     }
-    let (still, _genesis) = static_node(&[], &[]);
+    let still = TestNode::still(&[], &[]);
     let error = still.error("/", "eth_sendTransaction", json!([{"to": TO, "value": "0x1"}])).await;
     assert_eq!(error, json!({"code": -32000, "message": "unknown account"}), "there is no account");
 }
@@ -1194,29 +1130,27 @@ async fn no_two_transactions_of_one_account_get_the_same_nonce() {
     let node = devnet(&[]);
     let mut tasks = JoinSet::new();
     for _ in 0..32 {
-        let (client, url) = (node.client.clone(), node.url("/"));
-        let tx = json!({"from": key(0).address(), "to": TO, "value": "0x1", "gas": "0x5208"});
-        let body = json!({"jsonrpc": "2.0", "id": 1, "method": "eth_sendTransaction", "params": [tx]});
-        tasks.spawn(async move { client.post(url).json(&body).send().await.unwrap().json::<Value>().await.unwrap() });
+        let tx = json!([{"from": key(0).address(), "to": TO, "value": "0x1", "gas": "0x5208"}]);
+        let post = node.client.post(node.url("/")).json(&request(1, "eth_sendTransaction", tx));
+        tasks.spawn(async move { post.send().await.unwrap().json::<Value>().await.unwrap() });
     }
     let mut nonces = BTreeSet::new();
     while let Some(answer) = tasks.join_next().await {
         let hash = answer.unwrap()["result"].take();
-        mined(&node, &hash).await;
+        node.mined(&hash).await;
         nonces.insert(number(&node.result("/", "eth_getTransactionByHash", json!([hash])).await["nonce"]));
     }
     assert_eq!(nonces, (0..32).collect());
-    assert_eq!(balance(&node, TO).await, U256::from(32));
+    assert_eq!(node.balance(TO, "pending").await, U256::from(32));
 }
 
 // Background traffic.
 
 /// Returns the senders in the block being built, over `snapshots` changes of the newest snapshot.
 async fn senders(node: &TestNode, snapshots: u64) -> HashSet<Address> {
-    let mut changes = node.node.snapshots().changes();
     let mut senders = HashSet::new();
     for _ in 0..snapshots {
-        tokio::time::timeout(BOUND, changes.changed()).await.expect("the next comes").unwrap();
+        node.publishes(1).await;
         let newest = node.node.snapshots().newest();
         senders.extend(newest.open.iter().flat_map(|open| open.transactions.iter()).map(|tx| tx.signer()));
     }
@@ -1236,11 +1170,8 @@ async fn background_traffic_leaves_the_users_accounts_alone() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn on_another_genesis_traffic_leaves_an_account_to_whoever_sends_from_it() {
-    let file = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(file.path(), serde_json::to_vec(&dev_genesis(&dev_signers().unwrap()[1..3], 1_000)).unwrap())
-        .unwrap();
-    let genesis = file.path().to_str().unwrap();
-    let node = TestNode::start(&["--genesis", genesis, "--sub-block-ms", "50", "--traffic", "20"]);
+    let genesis = dev_genesis(&dev_signers().unwrap()[1..3], 1_000);
+    let node = TestNode::on(&genesis, &["--sub-block-ms", "50", "--traffic", "20"]);
     let both: HashSet<Address> = [key(0).address(), key(1).address()].into();
     assert_eq!(senders(&node, 6).await, both);
     assert_eq!(node.result("/", "eth_accounts", json!([])).await, json!([key(0).address(), key(1).address()]));
@@ -1250,10 +1181,7 @@ async fn on_another_genesis_traffic_leaves_an_account_to_whoever_sends_from_it()
         loop {
             let hash = node.result("/", "eth_sendTransaction", json!([tx])).await;
             let hash: B256 = hash.as_str().unwrap().parse().unwrap();
-            let mut changes = node.node.snapshots().changes();
-            for _ in 0..3 {
-                changes.changed().await.unwrap();
-            }
+            node.publishes(3).await;
             if node.node.snapshots().load().transaction(&hash).is_some() {
                 return;
             }
@@ -1269,26 +1197,14 @@ async fn on_another_genesis_traffic_leaves_an_account_to_whoever_sends_from_it()
 
 #[tokio::test(flavor = "multi_thread")]
 async fn subscribers_are_told_of_transactions_when_they_can_be_mined() {
-    let (node, _genesis) = static_node(&dev_signers().unwrap(), &[]);
-    let (mut socket, _) = connect_async(format!("ws://{}/", node.node.info().listen)).await.unwrap();
-    let subscribe = json!({"jsonrpc": "2.0", "id": 1, "method": "eth_subscribe", "params": ["newPendingTransactions"]});
-    socket.send(Message::text(subscribe.to_string())).await.unwrap();
-    let mut subscribed = false;
-    while !subscribed {
-        let next = tokio::time::timeout(BOUND, socket.next()).await.expect("it answers").unwrap().unwrap();
-        subscribed = next.is_text();
-    }
-    let (mut hashes, mut told) = (Vec::new(), Vec::new());
+    let node = TestNode::still(&dev_signers().unwrap(), &[]);
+    let mut socket = Socket::open(&node, "/").await;
+    let id = socket.subscribe(json!(["newPendingTransactions"])).await;
+    let mut hashes = Vec::new();
     for (nonce, account) in [(1, 0), (0, 1), (0, 0)] {
         hashes.push(send(&node, &raw(plain(nonce), &key(account))).await);
     }
-    let expected = [hashes[1].clone(), hashes[2].clone(), hashes[0].clone()];
-    while told.len() < expected.len() {
-        let next = tokio::time::timeout(BOUND, socket.next()).await.expect("the next is told").unwrap().unwrap();
-        if let Message::Text(text) = next {
-            let value: Value = serde_json::from_str(&text).unwrap();
-            told.push(value["params"]["result"].clone());
-        }
+    for index in [1, 2, 0] {
+        assert_eq!(socket.notification(&id).await, hashes[index]);
     }
-    assert_eq!(told, expected);
 }

@@ -208,10 +208,7 @@ async fn ether_of_a_contract_that_is_destroyed_in_the_call_that_creates_it_is_bu
 
 #[tokio::test]
 async fn on_a_chain_that_is_not_known_the_wrapper_is_found_by_its_name() {
-    let genesis = tempfile::NamedTempFile::new().unwrap();
-    let dev = presim::source::devnet::world::dev_genesis(&presim::source::devnet::world::dev_signers().unwrap(), 1_000);
-    std::fs::write(genesis.path(), serde_json::to_vec(&dev).unwrap()).unwrap();
-    let node = TestNode::start(&["--genesis", genesis.path().to_str().unwrap(), "--feed", "static"]);
+    let node = TestNode::still(&presim::testing::source::devnet::world::dev_signers().unwrap(), &[]);
     // Logs a deposit of 7 by the sender and a withdrawal of 2; where it is asked something, it answers with its name.
     let event = |text: &str| U256::from_be_bytes(keccak256(text).0);
     let alice = U256::from_be_bytes(ALICE.parse::<Address>().unwrap().into_word().0);

@@ -2,18 +2,20 @@
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
-    sync::{Arc, Mutex},
-    time::Instant,
+    sync::Arc,
 };
 
 use alloy_primitives::{Address, B256, Bytes, U256, address, hex, keccak256};
 use alloy_sol_types::{SolCall, sol};
 use futures::{StreamExt, stream};
-use presim::source::devnet::world::{dev_genesis, dev_signers, traffic_signers};
+use presim::testing::source::devnet::world::{dev_signers, traffic_signers};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use crate::support::{BOUND, TestNode, number, sequence};
+use crate::{
+    process::eventually,
+    support::{BOUND, PATHS, TestNode, hex, number, request, sequence},
+};
 
 sol! {
     interface IRouter {
@@ -82,15 +84,7 @@ async fn snapshot(node: &TestNode) -> Value {
 
 /// Waits for the first snapshot that satisfies a condition.
 async fn until(node: &TestNode, what: &str, is: impl Fn(&Value) -> bool) -> Value {
-    let wait = async {
-        loop {
-            let snapshot = snapshot(node).await;
-            if is(&snapshot) {
-                return snapshot;
-            }
-        }
-    };
-    tokio::time::timeout(BOUND, wait).await.unwrap_or_else(|_| panic!("{what}: not within {BOUND:?}"))
+    node.when(what, async || Some(snapshot(node).await).filter(|snapshot| is(snapshot))).await
 }
 
 /// The answer to one request, with the id, block and index of its header.
@@ -102,8 +96,7 @@ struct DatedAnswer {
 }
 
 async fn answer(node: &TestNode, method: &str, params: Value) -> DatedAnswer {
-    let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
-    let request = node.client.post(node.url("/")).json(&body);
+    let request = node.client.post(node.url("/")).json(&request(1, method, params));
     let response = request.send().await.expect("the node answers");
     let header = response.headers().get("x-presim-snapshot").expect("a single answer bears x-presim-snapshot");
     let fields = header_fields(header.to_str().unwrap());
@@ -117,26 +110,9 @@ fn header_fields(text: &str) -> BTreeMap<String, String> {
     fields.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
-fn hex(number: u64) -> Value {
-    json!(format!("{number:#x}"))
-}
-
-fn dev_accounts(node: &TestNode) -> Vec<Address> {
-    node.node.info().accounts.iter().map(|account| account.address()).collect()
-}
-
 /// Returns code pieces that read the balances of all traders. Fees reduce their sum, so it identifies a state.
 fn everybody() -> Vec<Vec<u8>> {
     traffic_signers().unwrap().into_iter().map(|signer| balance(signer.address())).collect()
-}
-
-/// Starts a static chain on the devnet's genesis with timestamp 1,000.
-fn static_node(flags: &[&str]) -> (TestNode, tempfile::NamedTempFile) {
-    let file = tempfile::NamedTempFile::new().unwrap();
-    let genesis = dev_genesis(&dev_signers().unwrap(), 1_000);
-    std::fs::write(file.path(), serde_json::to_vec(&genesis).unwrap()).unwrap();
-    let all = [&["--genesis", file.path().to_str().unwrap(), "--feed", "static"], flags].concat();
-    (TestNode::start(&all), file)
 }
 
 const FAST: [&str; 4] = ["--sub-block-ms", "5", "--sub-blocks", "2"];
@@ -241,7 +217,7 @@ async fn an_unknown_hash_is_refused_and_named() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pruned_block_is_refused_with_the_oldest_kept() {
     let node = TestNode::start(&[&FAST[..], &["--keep-blocks", "3"]].concat());
-    let first = node.result("/", "eth_getBlockByNumber", json!(["earliest", false])).await["hash"].take();
+    let first = node.block("earliest").await["hash"].take();
     until(&node, "head 6", |snapshot| number(&snapshot["head"]["number"]) >= 6).await;
     for (selector, block) in
         [(hex(1), 1), (json!({"blockNumber": "0x1"}), 1), (json!("earliest"), 0), (json!({"blockHash": first}), 0)]
@@ -280,10 +256,6 @@ async fn the_blocks_kept_answer() {
     }
 }
 
-fn request(id: u64, method: &str, params: Value) -> Value {
-    json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params})
-}
-
 // Snapshots.
 
 #[tokio::test(flavor = "multi_thread")]
@@ -303,7 +275,8 @@ async fn presim_snapshot_tells_id_block_index_age_head_and_feed() {
 async fn the_age_of_a_snapshot_grows_until_the_next_comes() {
     let node = TestNode::quiet();
     let first = snapshot(&node).await["ageMs"].as_u64().unwrap();
-    until(&node, "older by 20 ms", |snapshot| snapshot["ageMs"].as_u64().unwrap() >= first + 20).await;
+    let grows = async || (snapshot(&node).await["ageMs"].as_u64()? >= first + 20).then_some(());
+    eventually("older by 20 ms", grows).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -449,7 +422,7 @@ async fn a_simulation_at_pending_continues_the_open_block() {
     let node = TestNode::quiet();
     let told = snapshot(&node).await;
     let seen = read(&node, "/", &[NUMBER, TIMESTAMP, &[0x45], &[0x41]], json!("pending")).await;
-    for path in ["/", "/standard"] {
+    for path in PATHS {
         let block = simulate(&node, path, json!([{}]), json!("pending")).await[0].take();
         assert_eq!(block["number"], told["blockNumber"], "{path}");
         assert_eq!(block["parentHash"], told["head"]["hash"], "{path}");
@@ -492,13 +465,13 @@ async fn a_simulation_at_pending_has_the_gas_that_the_open_block_has_left() {
 #[tokio::test(flavor = "multi_thread")]
 async fn on_the_root_a_call_sees_the_base_fee_of_its_block_and_pays_nothing() {
     let node = TestNode::quiet();
-    let payer = dev_accounts(&node)[1];
+    let payer = node.account(1);
     let seen = read(&node, "/", &[BASEFEE.to_vec(), balance(payer)], json!("pending")).await;
     let code = json!({PROBE.to_string(): {"code": returning(&[BASEFEE.to_vec(), balance(payer)])}});
     let calls = json!([{"from": payer, "to": PROBE}, {"from": payer, "to": PROBE}]);
     let block =
         simulate(&node, "/", json!([{"calls": calls, "stateOverrides": code}]), json!("pending")).await[0].take();
-    assert!(seen[0] > U256::ZERO);
+    assert_eq!(seen[0], U256::from(875_000_000));
     assert_eq!(U256::from(number(&block["baseFeePerGas"])), seen[0]);
     assert_eq!(words(&block["calls"][0]["returnData"]), seen);
     assert_eq!(words(&block["calls"][1]["returnData"]), seen, "the first call cost its sender something");
@@ -531,7 +504,7 @@ async fn on_standard_a_call_with_a_price_sees_the_base_fee() {
     let node = TestNode::quiet();
     let expected = read(&node, "/", &[BASEFEE], json!("pending")).await;
     let mut params = probe(&[BASEFEE], &json!("pending"));
-    (params[0]["from"], params[0]["gasPrice"]) = (json!(dev_accounts(&node)[1]), json!("0x77359400"));
+    (params[0]["from"], params[0]["gasPrice"]) = (json!(node.account(1)), json!("0x77359400"));
     assert_eq!(words(&node.result("/standard", "eth_call", params).await), expected);
 }
 
@@ -539,7 +512,7 @@ async fn on_standard_a_call_with_a_price_sees_the_base_fee() {
 async fn with_validation_both_dialects_have_the_base_fee_of_the_open_block() {
     let node = TestNode::quiet();
     let expected = read(&node, "/", &[BASEFEE], json!("pending")).await;
-    for path in ["/", "/standard"] {
+    for path in PATHS {
         let params = json!([{"blockStateCalls": [{}], "validation": true}, "pending"]);
         let block = node.result(path, "eth_simulateV1", params).await[0].take();
         assert_eq!([U256::from(number(&block["baseFeePerGas"]))], expected[..], "{path}");
@@ -548,10 +521,10 @@ async fn with_validation_both_dialects_have_the_base_fee_of_the_open_block() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn on_a_chain_that_stands_still_pending_is_latest() {
-    let (node, _genesis) = static_node(&[]);
+    let node = TestNode::still(&dev_signers().unwrap(), &[]);
     assert_eq!(snapshot(&node).await["feed"], "static");
     let pieces = [vec![NUMBER.to_vec(), TIMESTAMP.to_vec(), BASEFEE.to_vec()], everybody()].concat();
-    for path in ["/", "/standard"] {
+    for path in PATHS {
         let (pending, latest) = (json!("pending"), json!("latest"));
         let read_latest = read(&node, path, &pieces, latest.clone()).await;
         assert_eq!(read(&node, path, &pieces, pending.clone()).await, read_latest);
@@ -564,7 +537,7 @@ async fn on_a_chain_that_stands_still_pending_is_latest() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_chain_that_stands_still_has_the_block_time_it_was_given() {
-    let (node, _genesis) = static_node(&["--block-time", "7"]);
+    let node = TestNode::still(&dev_signers().unwrap(), &["--block-time", "7"]);
     for (path, step) in [("/", 7), ("/standard", 12)] {
         let blocks = simulate(&node, path, json!([{}, {}]), json!("latest")).await;
         let times = [&blocks[0], &blocks[1]].map(|block| number(&block["timestamp"]));
@@ -604,16 +577,8 @@ async fn a_simulated_block_that_continues_the_open_one_has_its_prev_randao_on_sl
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_base_fee_after_a_block_that_continues_follows_from_all_its_gas() {
-    let node = TestNode::start(&[
-        "--testing",
-        "--world",
-        "--dialect",
-        "project",
-        "--block-time",
-        "200s",
-        "--sub-block-ms",
-        "20",
-    ]);
+    let flags = ["--testing", "--world", "--dialect=project", "--block-time=200s", "--sub-block-ms=20"];
+    let node = TestNode::start(&flags);
     // Most of what the block may use: the floor is 40 gas a byte of data that is not zero (EIP-7623).
     for nonce in 0..4 {
         let input = vec![1; 100_000].into();
@@ -658,9 +623,9 @@ async fn the_base_fee_after_a_block_that_continues_follows_from_all_its_gas() {
     assert_eq!(answers[2][1]["parentHash"], answers[2][0]["hash"]);
     // The chain does the same.
     node.result("/", "evm_mine", json!([])).await;
-    let next = node.result("/", "eth_getBlockByNumber", json!(["0x1", false])).await;
+    let next = node.block("0x1").await;
     assert_eq!(next["gasUsed"], open["gasUsed"], "nothing else was in the block");
-    let pending = node.result("/", "eth_getBlockByNumber", json!(["pending", false])).await;
+    let pending = node.block("pending").await;
     assert_eq!((number(&pending["number"]), number(&pending["baseFeePerGas"])), (2, after(0)));
     // A lower limit than the block has used: it counts as full.
     let low = json!([{"blockOverrides": {"gasLimit": "0x1"}}, {}]);
@@ -723,45 +688,6 @@ fn quote(node: &TestNode, at: Value) -> Value {
     json!([{"to": world.router, "data": Bytes::from(call.abi_encode())}, at])
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn traffic_changes_the_state_with_each_sub_block() {
-    let node = TestNode::start(&["--sub-block-ms", "20", "--sub-blocks", "10000", "--keep-snapshots", "10000"]);
-    until(&node, "index 5", |snapshot| number(&snapshot["index"]) >= 5).await;
-    let mut quotes = Vec::new();
-    for sequence in 1..=5 {
-        let at = json!({"snapshotId": hex(node.id(sequence))});
-        quotes.push(node.result("/", "eth_call", quote(&node, at)).await);
-    }
-    assert!(quotes.windows(2).all(|pair| pair[0] != pair[1]), "{quotes:?}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn without_traffic_the_state_stays() {
-    let node = TestNode::start(&[&FAST[..], &["--traffic", "0", "--keep-blocks", "10000"]].concat());
-    let head = number(&until(&node, "head 5", |s| number(&s["head"]["number"]) >= 5).await["head"]["number"]);
-    let (mut quotes, mut balances) = (Vec::new(), Vec::new());
-    for block in 0..=head {
-        quotes.push(node.result("/", "eth_call", quote(&node, hex(block))).await);
-        balances.push(read(&node, "/", &everybody(), hex(block)).await);
-    }
-    assert!(quotes.windows(2).all(|pair| pair[0] == pair[1]), "{quotes:?}");
-    assert!(balances.windows(2).all(|pair| pair[0] == pair[1]), "{balances:?}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_same_seed_trades_the_same_way() {
-    let mut first_block = Vec::new();
-    for seed in ["7", "7", "8"] {
-        let flags =
-            ["--sub-block-ms", "20", "--sub-blocks", "10000", "--keep-snapshots", "10000", "--traffic-seed", seed];
-        let node = TestNode::start(&flags);
-        until(&node, "index 3", |snapshot| number(&snapshot["index"]) >= 3).await;
-        first_block.push(node.result("/", "eth_call", quote(&node, json!({"snapshotId": hex(node.id(3))}))).await);
-    }
-    assert_eq!(first_block[0], first_block[1]);
-    assert_ne!(first_block[0], first_block[2]);
-}
-
 // Load.
 
 /// Requests under way at once.
@@ -774,7 +700,7 @@ async fn mixed_requests_of_many_clients_are_all_answered_right_while_blocks_come
         std::env::var("PRESIM_LOAD_REQUESTS").map_or(10_000, |text| text.parse::<u64>().expect("a number of requests"));
     let node = TestNode::start(&["--sub-block-ms", "200", "--deadline-ms", "120000", "--queue-wait-ms", "120000"]);
     let world = node.node.info().trading.expect("the devnet has its trading world");
-    let trader = dev_accounts(&node)[1];
+    let trader = node.account(1);
     let swap = IRouter::swapExactTokensForTokensCall {
         amountIn: U256::from(1_000_000),
         amountOutMin: U256::ZERO,
@@ -797,12 +723,9 @@ async fn mixed_requests_of_many_clients_are_all_answered_right_while_blocks_come
         .collect();
 
     let before = sequence(&snapshot(&node).await["id"]);
-    let (began, latencies) = (Instant::now(), Mutex::new(Vec::new()));
     let asked = stream::iter(0..count).for_each_concurrent(CLIENTS, async |id| {
         let (method, params) = &kinds[id as usize % kinds.len()];
-        let sent = Instant::now();
         let answer = node.send("/", &request(id, method, params.clone())).await;
-        latencies.lock().unwrap().push(sent.elapsed());
         assert_eq!(answer["id"], id, "{method}: {answer}");
         let result = &answer["result"];
         match *method {
@@ -812,18 +735,6 @@ async fn mixed_requests_of_many_clients_are_all_answered_right_while_blocks_come
         }
     });
     asked.await;
-    let took = began.elapsed();
-    let mut latencies = latencies.into_inner().unwrap();
-    latencies.sort();
-    let at = |per_mille: usize| latencies[(latencies.len() - 1) * per_mille / 1000];
-    println!(
-        "LOAD: {} requests in {took:.1?}: {:.0} a second, p50 {:.2?}, p99 {:.2?}, the slowest {:.2?}",
-        latencies.len(),
-        latencies.len() as f64 / took.as_secs_f64(),
-        at(500),
-        at(990),
-        at(1000),
-    );
     let told = snapshot(&node).await;
     assert!(sequence(&told["id"]) > before, "the devnet stands still under the load: {told}");
 }

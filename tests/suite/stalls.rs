@@ -1,32 +1,26 @@
 //! Peers that stop in the middle of a body or an answer, and peers that are only slow.
 
-use std::{net::SocketAddr, time::Duration};
+use std::time::Duration;
 
 use futures::future::join_all;
 use serde_json::{Value, json};
 use tokio::{io::AsyncReadExt, net::TcpStream, time::sleep};
 
 use crate::{
-    raw::{Answer, Frames, Http1, Http2, TEXT, Transport, WIDE, drain, frame, frame_head, head, whole},
-    support::{BOUND, TestNode, request},
+    raw::{Frames, Http1, Http2, TEXT, Transport, WIDE, drain, frame, frame_head, head, served, whole},
+    support::{BOUND, CODE_AT, TestNode, chain_id, endless_call, request},
 };
 
-const CODE_AT: &str = "0x00000000000000000000000000000000000c0de0";
-/// The timeout of reads and writes without progress in these tests.
+/// The timeout of reads and writes without progress, where none is made.
 const TIMEOUT: Duration = Duration::from_millis(1_500);
+/// The timeout where progress is made. It is much longer than a pause of a slow peer, and shorter than all of its pauses.
+const LONG_TIMEOUT: Duration = Duration::from_secs(6);
 /// More bytes than the system's buffers hold.
 const LONG: usize = 24_000_000;
 
-fn at(node: &TestNode) -> SocketAddr {
-    node.node.info().listen
-}
-
-fn node() -> TestNode {
-    TestNode::quiet_with(&["--io-timeout-ms", "1500", "--gas-cap", "2000000000", "--deadline-ms", "120000"])
-}
-
-fn chain_id() -> String {
-    request(1, "eth_chainId", json!([])).to_string()
+fn node(timeout: Duration) -> TestNode {
+    let timeout = timeout.as_millis().to_string();
+    TestNode::quiet_with(&["--io-timeout-ms", &timeout, "--gas-cap", "2000000000", "--deadline-ms", "120000"])
 }
 
 /// Returns a call whose answer has about this many bytes: RETURN(0, half of them), in hex.
@@ -45,24 +39,20 @@ pub fn long_request(bytes: usize) -> String {
     padded(&chain_id(), bytes)
 }
 
-fn served(answer: &Answer) {
-    assert_eq!((answer.status, &answer.json()["result"]), (200, &json!("0x7a69")), "{answer:?}");
-}
-
 // Stalled peers.
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_body_that_stops_ends_its_connection() {
-    let node = node();
+    let node = node(TIMEOUT);
     let text = long_request(1_000);
     let half = &text.as_bytes()[..500];
     let http1 = async {
-        let mut connection = Http1::open(at(&node)).await;
-        connection.write(&[head(at(&node), &[], text.len()).as_bytes(), half].concat()).await;
+        let mut connection = Http1::open(node.at()).await;
+        connection.write(&[head(node.at(), &[], text.len()).as_bytes(), half].concat()).await;
         assert!(drain(&mut connection.stream, BOUND).await.is_some(), "HTTP/1 stays open");
     };
     let http2 = async {
-        let mut connection = Http2::open(at(&node), WIDE).await;
+        let mut connection = Http2::open(node.at(), WIDE).await;
         let (_answer, mut body) = connection.begin(&[]).await;
         body.send_data(half.to_vec().into(), false).expect("it is sent");
         assert!(connection.ended(BOUND).await, "HTTP/2 stays open");
@@ -74,19 +64,19 @@ async fn a_body_that_stops_ends_its_connection() {
         first
     }];
     let websockets = broken.map(async |bytes| {
-        let mut socket = Frames::open(at(&node), &[]).await.expect("it is upgraded");
+        let mut socket = Frames::open(node.at(), &[]).await.expect("it is upgraded");
         served(&socket.ask(&chain_id()).await);
         socket.0.write(&bytes).await;
         assert!(drain(&mut socket.0.stream, BOUND).await.is_some(), "a WebSocket stays open");
     });
     tokio::join!(http1, http2, join_all(websockets));
-    served(&Http1::open(at(&node)).await.ask(&[], &chain_id()).await);
+    served(&Http1::open(node.at()).await.ask(&[], &chain_id()).await);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_head_of_a_later_request_that_stops_ends_its_connection() {
-    let node = node();
-    let mut connection = Http1::open(at(&node)).await;
+    let node = node(TIMEOUT);
+    let mut connection = Http1::open(node.at()).await;
     served(&connection.ask(&[], &chain_id()).await);
     connection.write(b"POST / HTTP/1.1\r\nhost: ").await;
     assert!(drain(&mut connection.stream, BOUND).await.is_some(), "it stays open");
@@ -94,12 +84,12 @@ async fn the_head_of_a_later_request_that_stops_ends_its_connection() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_that_is_not_taken_ends_its_connection() {
-    let node = node();
+    let node = node(TIMEOUT);
     let long = long_call(LONG).to_string();
     // A peer that does not read is not notified of the close.
     let closed = async |kind: &str| node.shows(&format!("presim_connections{{kind=\"{kind}\"}} 0")).await;
     let http1 = async {
-        let mut connection = Http1::open(at(&node)).await;
+        let mut connection = Http1::open(node.at()).await;
         connection.send(&[], &long).await;
         connection.stream.peek(&mut [0]).await.expect("the answer begins");
         closed("http").await;
@@ -107,7 +97,7 @@ async fn an_answer_that_is_not_taken_ends_its_connection() {
         assert!(came < LONG, "HTTP/1: all of it came: {came}");
     };
     let websocket = async {
-        let mut socket = Frames::open(at(&node), &[]).await.expect("it is upgraded");
+        let mut socket = Frames::open(node.at(), &[]).await.expect("it is upgraded");
         served(&socket.ask(&chain_id()).await);
         socket.send(&long).await;
         socket.0.stream.peek(&mut [0]).await.expect("the answer begins");
@@ -116,24 +106,24 @@ async fn an_answer_that_is_not_taken_ends_its_connection() {
         assert!(came < LONG, "WebSocket: all of it came: {came}");
     };
     let http2 = async {
-        let mut connection = Http2::open(at(&node), 0).await;
+        let mut connection = Http2::open(node.at(), 0).await;
         let _answer = connection.send(&[], &long).await;
         assert!(connection.ended(BOUND).await, "HTTP/2 stays open");
     };
     tokio::join!(http1, websocket, http2);
-    served(&Http1::open(at(&node)).await.ask(&[], &chain_id()).await);
+    served(&Http1::open(node.at()).await.ask(&[], &chain_id()).await);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn signs_of_life_keep_no_answer_that_is_not_taken() {
-    let node = node();
-    let stream = crate::raw::connect(at(&node)).await;
+    let node = node(TIMEOUT);
+    let stream = crate::raw::connect(node.at()).await;
     let mut builder = h2::client::Builder::new();
     let (mut sender, mut connection) =
         builder.initial_window_size(0).handshake::<_, bytes::Bytes>(stream).await.expect("it speaks HTTP/2");
     let mut pings = connection.ping_pong().expect("the first");
     let mut connection = tokio::spawn(connection);
-    let ask = http::Request::post(format!("http://{}/", at(&node))).header("content-type", "application/json");
+    let ask = http::Request::post(format!("http://{}/", node.at())).header("content-type", "application/json");
     let (answer, mut body) = sender.send_request(ask.body(()).expect("a request"), false).expect("it is sent");
     body.send_data(long_call(1_000_000).to_string().into(), true).expect("it is sent");
     let _answer = answer.await.expect("its head comes");
@@ -152,23 +142,23 @@ async fn signs_of_life_keep_no_answer_that_is_not_taken() {
 async fn by_parts(text: &[u8], mut take: impl AsyncFnMut(&[u8], bool)) {
     let parts: Vec<&[u8]> = text.chunks(text.len().div_ceil(15)).collect();
     for (index, part) in parts.iter().enumerate() {
-        sleep(TIMEOUT / 5).await;
+        sleep(LONG_TIMEOUT / 12).await;
         take(part, index + 1 == parts.len()).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_body_that_comes_slowly_is_read() {
-    let node = node();
+    let node = node(LONG_TIMEOUT);
     let text = long_request(30_000);
     let http1 = async {
-        let mut connection = Http1::open(at(&node)).await;
-        connection.write(head(at(&node), &[], text.len()).as_bytes()).await;
+        let mut connection = Http1::open(node.at()).await;
+        connection.write(head(node.at(), &[], text.len()).as_bytes()).await;
         by_parts(text.as_bytes(), async |part, _| connection.write(part).await).await;
         served(&connection.read().await.expect("HTTP/1 is answered"));
     };
     let http2 = async {
-        let mut connection = Http2::open(at(&node), WIDE).await;
+        let mut connection = Http2::open(node.at(), WIDE).await;
         let (answer, mut body) = connection.begin(&[]).await;
         by_parts(text.as_bytes(), async |part, last| {
             body.send_data(part.to_vec().into(), last).expect("HTTP/2 is open");
@@ -177,7 +167,7 @@ async fn a_body_that_comes_slowly_is_read() {
         served(&whole(answer.await.expect("HTTP/2 is answered")).await.expect("HTTP/2 is answered"));
     };
     let websocket = async {
-        let mut socket = Frames::open(at(&node), &[]).await.expect("it is upgraded");
+        let mut socket = Frames::open(node.at(), &[]).await.expect("it is upgraded");
         by_parts(&frame(TEXT, text.as_bytes()), async |part, _| socket.0.write(part).await).await;
         served(&socket.read().await.expect("the WebSocket is answered"));
     };
@@ -193,29 +183,29 @@ async fn sip(stream: &mut TcpStream, length: usize) {
         let part = &mut part[..left.min(1 << 20)];
         stream.read_exact(part).await.unwrap_or_else(|error| panic!("cut {left} bytes before its end: {error}"));
         left -= part.len();
-        sleep(TIMEOUT / 16).await;
+        sleep(LONG_TIMEOUT / 36).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_that_is_taken_slowly_comes_whole() {
-    let node = node();
+    let node = node(LONG_TIMEOUT);
     let long = long_call(45_000_000).to_string();
     let http1 = async {
-        let mut connection = Http1::open(at(&node)).await;
+        let mut connection = Http1::open(node.at()).await;
         connection.send(&[], &long).await;
         let (_, length) = connection.read_head().await.expect("HTTP/1 is answered");
         sip(&mut connection.stream, length).await;
         served(&connection.ask(&[], &chain_id()).await);
     };
     let websocket = async {
-        let mut socket = Frames::open(at(&node), &[]).await.expect("it is upgraded");
+        let mut socket = Frames::open(node.at(), &[]).await.expect("it is upgraded");
         socket.send(&long).await;
         let mut came = 0;
         loop {
             let (length, is_last) = socket.read_frame_head().await.expect("the WebSocket is answered");
             if came / (1 << 20) < (came + length) / (1 << 20) {
-                sleep(TIMEOUT / 16).await;
+                sleep(LONG_TIMEOUT / 36).await;
             }
             socket.0.stream.read_exact(&mut vec![0; length]).await.expect("it is not cut");
             came += length;
@@ -226,7 +216,7 @@ async fn an_answer_that_is_taken_slowly_comes_whole() {
         served(&socket.ask(&chain_id()).await);
     };
     let http2 = async {
-        let mut connection = Http2::open(at(&node), 200_000).await;
+        let mut connection = Http2::open(node.at(), 200_000).await;
         let mut answer = connection.send(&[], &long_call(5_000_000).to_string()).await.into_body();
         let mut came = 0;
         while let Some(chunk) = answer.data().await {
@@ -235,7 +225,7 @@ async fn an_answer_that_is_taken_slowly_comes_whole() {
             came += chunk.len();
             answer.flow_control().release_capacity(chunk.len()).expect("it may go on");
             if came / 100_000 > before / 100_000 {
-                sleep(TIMEOUT / 20).await;
+                sleep(LONG_TIMEOUT / 42).await;
             }
         }
         assert!(came > 5_000_000, "{came}");
@@ -249,9 +239,8 @@ async fn an_answer_that_is_taken_slowly_comes_whole() {
 async fn a_request_that_runs_longer_than_the_time_out_is_answered() {
     let flags = ["--io-timeout-ms", "1000", "--deadline-ms", "3000", "--gas-cap", "1000000000000000"];
     let node = TestNode::quiet_with(&[&flags[..], &["--workers", "3"]].concat());
-    let endless = request(1, "eth_call", json!([{"to": CODE_AT}, "pending", {CODE_AT: {"code": "0x5b600056"}}]));
-    let endless = endless.to_string();
-    let answers = join_all(Transport::ALL.map(|transport| transport.ask(at(&node), &[], &endless))).await;
+    let endless = request(1, "eth_call", endless_call()).to_string();
+    let answers = join_all(Transport::ALL.map(|transport| transport.ask(node.at(), &[], &endless))).await;
     for answer in answers {
         assert_eq!(answer.code(), -32016, "{answer:?}");
     }
@@ -260,7 +249,7 @@ async fn a_request_that_runs_longer_than_the_time_out_is_answered() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_websocket_between_two_messages_may_be_silent() {
     let node = TestNode::quiet_with(&["--io-timeout-ms", "1000"]);
-    let mut socket = Frames::open(at(&node), &[]).await.expect("it is upgraded");
+    let mut socket = Frames::open(node.at(), &[]).await.expect("it is upgraded");
     served(&socket.ask(&chain_id()).await);
     sleep(Duration::from_secs(2)).await;
     served(&socket.ask(&chain_id()).await);

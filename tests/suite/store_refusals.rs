@@ -8,7 +8,7 @@ use std::{
 };
 
 use alloy_primitives::{Address, B256};
-use presim::{
+use presim::testing::{
     source::devnet::world::{dev_genesis, dev_signers},
     state::{RemoteSettings, RemoteState},
     store::{DataDir, StoredImage, UPSTREAM_FILE, read_image},

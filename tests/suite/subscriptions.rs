@@ -3,15 +3,13 @@
 use std::{collections::BTreeMap, time::Instant};
 
 use alloy_primitives::B256;
-use presim::{
+use presim::testing::{
     chain::{receipts_root_and_bloom, transactions_root},
     ledger::{FeedLag, FeedProblem, FeedState, Selector, SnapshotId},
 };
 use serde_json::{Value, json};
 
-use crate::support::{BOUND, Socket, TestNode, hex, items, number, request, say, without_block_hash};
-
-const PATHS: [&str; 2] = ["/", "/standard"];
+use crate::support::{BOUND, PATHS, Socket, TestNode, hex, items, number, request, say, without_block_hash};
 
 /// Starts a devnet that trades, with a block every hundred milliseconds.
 fn busy(flags: &[&str]) -> TestNode {
@@ -517,15 +515,6 @@ async fn messages_under_way_do_not_lift_the_bound() {
     assert_eq!((subscribed, refused), (3, 5));
 }
 
-/// Waits until a metric has this value.
-async fn shows(node: &TestNode, name: &str, value: f64) {
-    let began = Instant::now();
-    while node.metric(name) != value {
-        assert!(began.elapsed() < BOUND, "{name} is {} and never {value}", node.metric(name));
-        tokio::task::yield_now().await;
-    }
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_closed_connection_leaves_no_subscription_behind() {
     let node = busy(&[]);
@@ -537,11 +526,11 @@ async fn a_closed_connection_leaves_no_subscription_behind() {
         }
         sockets.push(socket);
     }
-    shows(&node, "presim_subscriptions", 6.0).await;
+    node.shows("presim_subscriptions 6").await;
     sockets.pop();
-    shows(&node, "presim_subscriptions", 3.0).await;
+    node.shows("presim_subscriptions 3").await;
     sockets.clear();
-    shows(&node, "presim_subscriptions", 0.0).await;
+    node.shows("presim_subscriptions 0").await;
     assert_eq!(node.metric("presim_subscribers_dropped_total"), 0.0);
 }
 

@@ -4,16 +4,21 @@ use std::{
     collections::VecDeque,
     ffi::OsString,
     io::Write,
+    net::SocketAddr,
     path::PathBuf,
     process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
+use alloy_primitives::{Address, B256, U256};
+use alloy_signer_local::PrivateKeySigner;
 use futures::{SinkExt, StreamExt};
-use presim::{config::Config, node::Node};
+use presim::{Config, Node, testing::source::devnet::world::dev_genesis};
 use reqwest::header::HeaderMap;
 use rustix::process::{Pid, Signal, kill_process};
+use serde::Serialize;
 use serde_json::{Value, json};
+use tempfile::{NamedTempFile, TempDir};
 use tokio::net::TcpStream;
 use tokio_tungstenite::{
     MaybeTlsStream, WebSocketStream, connect_async,
@@ -22,6 +27,13 @@ use tokio_tungstenite::{
 
 /// A test that waits for longer than this hangs. It bounds no work: a busy machine needs far less.
 pub const BOUND: Duration = Duration::from_secs(120);
+
+/// The paths of the two dialects.
+pub const PATHS: [&str; 2] = ["/", "/standard"];
+/// An address without an account, where tests put their code.
+pub const CODE_AT: &str = "0x00000000000000000000000000000000000c0de0";
+/// Flags of a node with one worker, which an [`endless_bundle`] occupies for as long as its client waits.
+pub const ONE_WORKER: [&str; 6] = ["--workers", "1", "--deadline-ms", "3600000", "--gas-cap", "1000000000000000"];
 
 /// A node that runs until it is dropped.
 pub struct TestNode {
@@ -42,7 +54,7 @@ impl TestNode {
         loop {
             match Self::try_start(flags) {
                 Err(error) if format!("{error:#}").contains("another node uses it") && began.elapsed() < BOUND => {
-                    std::thread::yield_now();
+                    std::thread::sleep(Duration::from_millis(5));
                 }
                 started => return started,
             }
@@ -54,6 +66,11 @@ impl TestNode {
         let args = ["presim", "--listen", "127.0.0.1:0"].iter().chain(flags).map(OsString::from);
         let node = Node::start(Config::load(args)?)?;
         Ok(Self { node, client: http() })
+    }
+
+    /// Returns the error with which a node rejects the flags.
+    pub fn refusal(flags: &[&str]) -> String {
+        format!("{:#}", Self::try_start(flags).map(drop).expect_err("the flags are rejected"))
     }
 
     /// Starts a devnet without traffic and with slow blocks, in which nothing happens by itself.
@@ -71,6 +88,28 @@ impl TestNode {
         let folder = shared("vectors/execution-apis")?;
         let file = |name: &str| folder.join(name).to_str().expect("the path is UTF-8").to_owned();
         Some(Self::start(&["--genesis", &file("genesis.json"), "--chain", &file("chain.rlp")]))
+    }
+
+    /// Starts a static chain on the devnet's genesis, with timestamp 1,000, on which these accounts have ether.
+    pub fn still(signers: &[PrivateKeySigner], flags: &[&str]) -> Self {
+        Self::on(&dev_genesis(signers, 1_000), &[&["--feed", "static"], flags].concat())
+    }
+
+    /// Starts a node on this genesis, whose file is read at the start alone.
+    pub fn on(genesis: &impl Serialize, flags: &[&str]) -> Self {
+        let file = NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), serde_json::to_vec(genesis).expect("JSON")).expect("it is written");
+        Self::start(&[&["--genesis", file.path().to_str().expect("the path is UTF-8")], flags].concat())
+    }
+
+    /// Returns the address that the node listens on.
+    pub fn at(&self) -> SocketAddr {
+        self.node.info().listen
+    }
+
+    /// Returns one of the devnet's accounts.
+    pub fn account(&self, index: usize) -> Address {
+        self.node.info().accounts[index].address()
     }
 
     /// Returns the snapshot id of a sequence in the node's epoch.
@@ -106,6 +145,13 @@ impl TestNode {
         post.json(&request(1, method, params)).send().await.expect("it answers").json().await.expect("JSON")
     }
 
+    /// Calls a method in the name of a client of [`token_file`], or of none, and returns the whole answer.
+    pub async fn call_by(&self, name: Option<&str>, path: &str, method: &str, params: Value) -> Value {
+        let post = self.client.post(self.url(path)).json(&request(1, method, params));
+        let post = name.into_iter().fold(post, |post, name| post.bearer_auth(token(name)));
+        post.send().await.expect("it answers").json().await.expect("JSON")
+    }
+
     /// Calls a method that must succeed and returns its result.
     pub async fn result(&self, path: &str, method: &str, params: Value) -> Value {
         let mut answer = self.call(path, method, params).await;
@@ -125,6 +171,34 @@ impl TestNode {
         answers.into_iter().map(result).collect()
     }
 
+    /// Asks until there is an answer, again after each publication.
+    pub async fn when<T>(&self, what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
+        let mut changes = self.node.snapshots().changes();
+        let wait = async {
+            loop {
+                if let Some(answer) = ask().await {
+                    return answer;
+                }
+                changes.changed().await.expect("the node publishes");
+            }
+        };
+        tokio::time::timeout(BOUND, wait).await.unwrap_or_else(|_| panic!("{what}: not within {BOUND:?}"))
+    }
+
+    pub async fn height(&self) -> u64 {
+        number(&self.result("/", "eth_blockNumber", json!([])).await)
+    }
+
+    /// Returns a block with the hashes of its transactions.
+    pub async fn block(&self, at: impl Into<Value>) -> Value {
+        self.result("/", "eth_getBlockByNumber", json!([at.into(), false])).await
+    }
+
+    pub async fn balance(&self, of: Address, at: &str) -> U256 {
+        let balance = self.result("/", "eth_getBalance", json!([of, at])).await;
+        serde_json::from_value(balance).expect("a quantity")
+    }
+
     /// Waits until the newest sealed block is `number` or later.
     pub async fn sealed(&self, number: u64) {
         let mut changes = self.node.snapshots().changes();
@@ -134,6 +208,27 @@ impl TestNode {
             }
         };
         tokio::time::timeout(BOUND, wait).await.unwrap_or_else(|_| panic!("block {number} is not sealed in time"));
+    }
+
+    /// Waits until a snapshot has the transaction.
+    pub async fn mined(&self, hash: &Value) {
+        let hash: B256 = serde_json::from_value(hash.clone()).unwrap_or_else(|error| panic!("{hash}: {error}"));
+        self.when("it is mined", async || self.node.snapshots().load().transaction(&hash).map(drop)).await;
+    }
+
+    /// Waits until a transaction is in a block. Returns its receipt.
+    pub async fn receipt(&self, hash: &Value) -> Value {
+        self.mined(hash).await;
+        self.result("/", "eth_getTransactionReceipt", json!([hash])).await
+    }
+
+    /// Waits until this many snapshots have been published from now on.
+    pub async fn publishes(&self, snapshots: usize) {
+        let mut changes = self.node.snapshots().changes();
+        for _ in 0..snapshots {
+            let changed = tokio::time::timeout(BOUND, changes.changed()).await;
+            changed.expect("the next comes in time").expect("the node publishes");
+        }
     }
 
     /// Returns the value of a counter or a gauge.
@@ -165,7 +260,7 @@ impl TestNode {
 
 /// Creates an HTTP client. `reqwest::Client::new` panics in a process that has no provider of cryptography yet.
 pub fn http() -> reqwest::Client {
-    presim::upstream::http_client(HeaderMap::new()).expect("it needs no certificates")
+    presim::testing::upstream::http_client(HeaderMap::new()).expect("it needs no certificates")
 }
 
 /// Returns the path of a file beside the project. If it does not exist, prints that the test is skipped and returns `None`.
@@ -218,8 +313,8 @@ pub fn signal(process: u32, name: &str) {
 }
 
 /// Creates a token file for these clients, each with its requests per second. The token of `a` is that of [`token`].
-pub fn token_file(clients: &[(&str, u32)]) -> tempfile::NamedTempFile {
-    let mut file = tempfile::NamedTempFile::new().expect("a file");
+pub fn token_file(clients: &[(&str, u32)]) -> NamedTempFile {
+    let mut file = NamedTempFile::new().expect("a file");
     for (name, rate) in clients {
         writeln!(file, "[[token]]\nname = \"{name}\"\ntoken = \"{}\"\nrate = {rate}", token(name))
             .expect("it is written");
@@ -255,6 +350,39 @@ pub fn hex(number: u64) -> Value {
 
 pub fn items(value: &Value) -> &[Value] {
     value.as_array().unwrap_or_else(|| panic!("no array: {value}"))
+}
+
+/// Writes the genesis and the blocks of a chain to files. Returns their folder and the flags that name them.
+pub fn chain_files(genesis: &impl Serialize, blocks: &[u8]) -> (TempDir, Vec<String>) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let written = |name: &str, content: &[u8]| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, content).expect("it is written");
+        path.to_str().expect("the path is UTF-8").to_owned()
+    };
+    let genesis = written("genesis.json", &serde_json::to_vec(genesis).expect("JSON"));
+    let flags = vec!["--genesis".to_owned(), genesis, "--chain".to_owned(), written("chain.rlp", blocks)];
+    (folder, flags)
+}
+
+/// Returns the parameters of a call that runs until its deadline.
+pub fn endless_call() -> Value {
+    json!([{"to": CODE_AT}, "pending", {CODE_AT: {"code": "0x5b600056"}}])
+}
+
+/// Returns the parameters of a bundle that runs until its deadline.
+pub fn endless_bundle() -> Value {
+    let block = json!({
+        "blockOverrides": {"gasLimit": "0x38d7ea4c68000"},
+        "stateOverrides": {CODE_AT: {"code": "0x5b600056"}},
+        "calls": [{"to": CODE_AT}],
+    });
+    json!([{"blockStateCalls": [block]}, "pending"])
+}
+
+/// Returns a request that needs no worker.
+pub fn chain_id() -> String {
+    request(1, "eth_chainId", json!([])).to_string()
 }
 
 pub fn request(id: u64, method: &str, params: Value) -> Value {

@@ -16,7 +16,7 @@ use alloy_eips::{
 };
 use alloy_genesis::{ChainConfig, Genesis, GenesisAccount};
 use alloy_primitives::{Address, B256, Bytes, U256};
-use presim::{
+use presim::testing::{
     chain::{BlockBody, BlockHashes, ChainSpec, SealedBlock},
     engine::{BaseFeeRule, BlockOverrides, ChainExecutor, Engine, SimBlock, Simulation, SimulationRules},
     ledger::Snapshot,
@@ -184,7 +184,7 @@ fn a_simulated_empty_block_has_the_state_and_the_requests_of_an_executed_one() {
     let forks = [None, Some(0)].map(spec);
     proptest!(cases, |(blocks in empty_blocks(), at in 0_usize..2)| {
         let spec = &forks[at];
-        let mut world = presim::state::World::from(blocks.world());
+        let mut world = presim::testing::state::World::from(blocks.world());
         for header in blocks.simulated(spec) {
             let mut overlay = Overlay::new(world, BlockHashes::default());
             let mut executor = ChainExecutor::new(spec, &mut overlay, &header, None, &[]);

@@ -1,11 +1,11 @@
 //! `--testing`: clients mine, edit state, move time, save and return, and send in any account's name.
 
-use std::ffi::OsString;
+use std::{ffi::OsString, time::Duration};
 
 use alloy_consensus::{Header, TxEnvelope};
 use alloy_eips::Decodable2718;
 use alloy_primitives::{Address, B256, Bytes, U256, address, bytes};
-use presim::{config::Config, source::testing::state_file::StateFile};
+use presim::{Config, testing::source::testing::state_file::StateFile};
 use serde_json::{Value, json};
 
 use crate::support::{Socket, TestNode, hex, number};
@@ -20,48 +20,35 @@ fn testing() -> TestNode {
     TestNode::start(&["--testing", "--no-mining"])
 }
 
-async fn height(node: &TestNode) -> u64 {
-    number(&node.result("/", "eth_blockNumber", json!([])).await)
-}
-
-async fn block(node: &TestNode, at: impl Into<Value>) -> Value {
-    node.result("/", "eth_getBlockByNumber", json!([at.into(), false])).await
-}
-
-async fn balance(node: &TestNode, account: Address, at: &str) -> U256 {
-    let text = node.result("/", "eth_getBalance", json!([account, at])).await;
-    text.as_str().expect("a quantity").parse().expect("a number")
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn blocks_are_mined_on_request_with_what_waits_in_the_pool() {
     let node = testing();
-    assert_eq!(height(&node).await, 0);
+    assert_eq!(node.height().await, 0);
     let sent = node.result("/", "eth_sendTransaction", json!([{ "from": ALICE, "to": BOB, "value": "0x7" }])).await;
     assert_eq!(node.result("/", "evm_mine", json!([])).await, "0x0");
-    assert_eq!(height(&node).await, 1);
-    assert_eq!(block(&node, "latest").await["transactions"], json!([sent]));
+    assert_eq!(node.height().await, 1);
+    assert_eq!(node.block("latest").await["transactions"], json!([sent]));
     assert_eq!(node.result("/", "eth_getTransactionReceipt", json!([sent])).await["status"], "0x1");
 
     assert_eq!(node.result("/", "anvil_mine", json!(["0x3"])).await, Value::Null);
     assert_eq!(node.result("/", "hardhat_mine", json!([2, 60])).await, true);
-    assert_eq!(height(&node).await, 6);
-    let times = [number(&block(&node, "0x5").await["timestamp"]), number(&block(&node, "0x6").await["timestamp"])];
+    assert_eq!(node.height().await, 6);
+    let times = [number(&node.block("0x5").await["timestamp"]), number(&node.block("0x6").await["timestamp"])];
     assert_eq!(times[1] - times[0], 60, "the interval of hardhat_mine");
 
     let later = times[1] + 1_000;
     node.result("/", "evm_mine", json!([{ "timestamp": later, "blocks": 2 }])).await;
-    assert_eq!(number(&block(&node, "0x7").await["timestamp"]), later);
-    assert_eq!(height(&node).await, 8);
+    assert_eq!(number(&node.block("0x7").await["timestamp"]), later);
+    assert_eq!(node.height().await, 8);
     assert_eq!(node.result("/", "anvil_mine", json!([0])).await, Value::Null);
-    assert_eq!(height(&node).await, 8, "no block was asked for");
+    assert_eq!(node.height().await, 8, "no block was asked for");
 
     let node = TestNode::start(&["--testing", "--testing-limit", "300"]);
     let error = node.error("/", "anvil_mine", json!([301])).await;
     assert_eq!(error["code"], -32602);
     assert_eq!(error["message"], "params[0]: 301 blocks: expected at most 300 (--testing-limit)");
     node.result("/", "anvil_mine", json!([300])).await;
-    assert!(height(&node).await >= 300, "the bound itself can be mined");
+    assert!(node.height().await >= 300, "the bound itself can be mined");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -73,16 +60,16 @@ async fn edited_state_is_seen_at_latest_and_pending_and_by_the_next_block() {
     assert_eq!(node.result("/", "hardhat_setBalance", json!([WHALE, hex(5)])).await, true);
     assert_eq!(node.result("/", "anvil_setStorageAt", json!([WHALE, "0x5", B256::with_last_byte(9)])).await, true);
     assert_eq!(node.result("/", "evm_setAccountNonce", json!([WHALE, "0x4d2"])).await, true);
-    assert_eq!(height(&node).await, 0, "an edit mines no block");
+    assert_eq!(node.height().await, 0, "an edit mines no block");
     for at in ["latest", "pending"] {
-        assert_eq!(balance(&node, WHALE, at).await, U256::from(5));
+        assert_eq!(node.balance(WHALE, at).await, U256::from(5));
         assert_eq!(node.result("/", "eth_getTransactionCount", json!([WHALE, at])).await, "0x4d2");
         assert_eq!(node.result("/", "eth_getCode", json!([WHALE, at])).await, json!(code));
         let word = node.result("/", "eth_call", json!([{ "to": WHALE }, at])).await;
         assert_eq!(word, json!(B256::with_last_byte(9)));
     }
     node.result("/", "anvil_mine", json!([])).await;
-    let (head, proof) = (block(&node, "latest").await, json!([WHALE, ["0x5"], "latest"]));
+    let (head, proof) = (node.block("latest").await, json!([WHALE, ["0x5"], "latest"]));
     let proof = node.result("/", "eth_getProof", proof).await;
     assert_eq!(proof["storageProof"][0]["value"], "0x9");
     let root = proof["accountProof"][0].as_str().expect("the root node").parse::<Bytes>().expect("bytes");
@@ -97,13 +84,13 @@ async fn edited_state_is_seen_at_latest_and_pending_and_by_the_next_block() {
 #[tokio::test(flavor = "multi_thread")]
 async fn time_moves_forward_and_the_next_block_has_the_time_that_was_set() {
     let node = testing();
-    let genesis = number(&block(&node, "0x0").await["timestamp"]);
+    let genesis = number(&node.block("0x0").await["timestamp"]);
     let ahead = node.result("/", "evm_increaseTime", json!([3_600])).await;
     assert!((3_600..3_610).contains(&ahead.as_u64().expect("seconds")), "{ahead}");
-    let pending = number(&block(&node, "pending").await["timestamp"]);
+    let pending = number(&node.block("pending").await["timestamp"]);
     assert!((genesis + 3_600..genesis + 3_700).contains(&pending), "{genesis} {pending}");
     node.result("/", "evm_mine", json!([])).await;
-    assert_eq!(number(&block(&node, "latest").await["timestamp"]), pending);
+    assert_eq!(number(&node.block("latest").await["timestamp"]), pending);
 
     let set = pending + 86_400;
     assert_eq!(node.result("/", "evm_setNextBlockTimestamp", json!([hex(set)])).await, Value::Null);
@@ -111,8 +98,8 @@ async fn time_moves_forward_and_the_next_block_has_the_time_that_was_set() {
     let seen = json!([{ "to": WHALE }, "pending", { (WHALE.to_string()): { "code": "0x425f5260205ff3" } }]);
     assert_eq!(node.result("/", "eth_call", seen).await, json!(B256::from(U256::from(set))));
     node.result("/", "anvil_mine", json!([2])).await;
-    assert_eq!(number(&block(&node, "0x2").await["timestamp"]), set);
-    let after = number(&block(&node, "0x3").await["timestamp"]);
+    assert_eq!(number(&node.block("0x2").await["timestamp"]), set);
+    let after = number(&node.block("0x3").await["timestamp"]);
     assert!((set + 1..set + 100).contains(&after), "the clock continues from {set}: {after}");
 
     let error = node.error("/", "evm_increaseTime", json!([u64::MAX])).await;
@@ -128,26 +115,24 @@ async fn a_block_with_transactions_is_sealed_before_the_time_or_the_state_change
     let pre_confirmed = async || {
         let call = json!([{ "from": ALICE, "to": BOB, "value": "0x1" }]);
         let receipt = json!([node.result("/", "eth_sendTransaction", call).await]);
-        while node.result("/", "eth_getTransactionReceipt", receipt.clone()).await.is_null() {
-            tokio::task::yield_now().await;
-        }
+        node.mined(&receipt[0]).await;
         receipt
     };
     let receipt = pre_confirmed().await;
-    let time = number(&block(&node, "pending").await["timestamp"]);
+    let time = number(&node.block("pending").await["timestamp"]);
     node.result("/", "evm_setNextBlockTimestamp", json!([time + 500])).await;
-    assert_eq!(number(&block(&node, "latest").await["timestamp"]), time, "what was pre-confirmed stays");
+    assert_eq!(number(&node.block("latest").await["timestamp"]), time, "what was pre-confirmed stays");
     node.result("/", "anvil_setBalance", json!([WHALE, "0x1"])).await;
     assert_eq!(node.result("/", "eth_getTransactionReceipt", receipt).await["blockNumber"], "0x1");
-    assert_eq!(number(&block(&node, "pending").await["timestamp"]), time + 500);
+    assert_eq!(number(&node.block("pending").await["timestamp"]), time + 500);
 
     let sent = pre_confirmed().await;
     node.result("/", "anvil_setBalance", json!([ALICE, "0x0"])).await;
     let receipt = node.result("/", "eth_getTransactionReceipt", sent.clone()).await;
-    assert_eq!((&receipt["blockNumber"], height(&node).await), (&json!("0x2"), 2));
+    assert_eq!((&receipt["blockNumber"], node.height().await), (&json!("0x2"), 2));
     let trace = node.result("/", "debug_traceTransaction", sent).await;
     assert_eq!(hex(trace["gas"].as_u64().expect("gas")), receipt["gasUsed"], "it is run again as it was");
-    assert_eq!(balance(&node, ALICE, "pending").await, U256::ZERO);
+    assert_eq!(node.balance(ALICE, "pending").await, U256::ZERO);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -156,24 +141,24 @@ async fn a_revert_restores_blocks_state_and_time_under_ids_that_were_never_given
     node.result("/", "anvil_mine", json!([2])).await;
     let saved = node.result("/", "evm_snapshot", json!([])).await;
     assert_eq!(saved, "0x0");
-    let (before, head) = (balance(&node, BOB, "latest").await, block(&node, "latest").await);
+    let (before, head) = (node.balance(BOB, "latest").await, node.block("latest").await);
     let id = number(&node.result("/", "presim_snapshot", json!([])).await["id"]);
 
     let sent = node.result("/", "eth_sendTransaction", json!([{ "from": ALICE, "to": BOB, "value": "0x7" }])).await;
     node.result("/", "anvil_setBalance", json!([WHALE, hex(9)])).await;
     node.result("/", "evm_increaseTime", json!([1_000])).await;
     node.result("/", "anvil_mine", json!([3])).await;
-    assert_eq!(balance(&node, BOB, "latest").await, before + U256::from(7));
+    assert_eq!(node.balance(BOB, "latest").await, before + U256::from(7));
     assert_eq!(node.result("/", "anvil_snapshot", json!([])).await, "0x1");
     let last = number(&node.result("/", "presim_snapshot", json!([])).await["id"]);
 
     assert_eq!(node.result("/", "evm_revert", json!([saved])).await, true);
-    assert_eq!(height(&node).await, 2);
-    assert_eq!(block(&node, "latest").await, head);
-    assert_eq!(balance(&node, BOB, "pending").await, before);
-    assert_eq!(balance(&node, WHALE, "pending").await, U256::ZERO);
+    assert_eq!(node.height().await, 2);
+    assert_eq!(node.block("latest").await, head);
+    assert_eq!(node.balance(BOB, "pending").await, before);
+    assert_eq!(node.balance(WHALE, "pending").await, U256::ZERO);
     assert!(node.result("/", "eth_getTransactionReceipt", json!([sent])).await.is_null());
-    assert!(block(&node, "0x3").await["transactions"] == json!([]), "the block being built is empty again");
+    assert!(node.block("0x3").await["transactions"] == json!([]), "the block being built is empty again");
     let again = number(&node.result("/", "presim_snapshot", json!([])).await["id"]);
     assert_eq!(again, last + 1, "ids go on, so that none is given twice");
     let at = |id: u64| json!([BOB, { "snapshotId": hex(id) }]);
@@ -184,7 +169,7 @@ async fn a_revert_restores_blocks_state_and_time_under_ids_that_were_never_given
     assert_eq!(node.result("/", "evm_revert", json!([saved])).await, false, "a state is returned to once");
     assert_eq!(node.result("/", "evm_revert", json!(["0x1"])).await, false, "later states went with it");
     node.result("/", "anvil_mine", json!([])).await;
-    let time = number(&block(&node, "0x3").await["timestamp"]);
+    let time = number(&node.block("0x3").await["timestamp"]);
     assert!(time < number(&head["timestamp"]) + 500, "the clock went back, too");
     assert_eq!(node.result("/", "evm_snapshot", json!([])).await, "0x2", "no id of a saved state is given twice");
 }
@@ -218,7 +203,7 @@ async fn transactions_are_sent_in_the_name_of_any_account_contracts_included() {
     node.result("/", "anvil_impersonateAccount", json!([WHALE])).await;
     node.result("/", "anvil_setBalance", json!([WHALE, hex(ETHER)])).await;
     node.result("/", "anvil_setCode", json!([WHALE, "0x00"])).await;
-    let before = balance(&node, BOB, "latest").await;
+    let before = node.balance(BOB, "latest").await;
     let sent = [
         node.result("/", "eth_sendTransaction", call.clone()).await,
         node.result("/", "eth_sendTransaction", call.clone()).await,
@@ -231,7 +216,7 @@ async fn transactions_are_sent_in_the_name_of_any_account_contracts_included() {
         let trace = node.result("/", "debug_traceTransaction", json!([hash, { "tracer": "callTracer" }])).await;
         assert_eq!((&trace["from"], &trace["error"]), (&json!(WHALE), &Value::Null), "it is run again as it was");
     }
-    assert_eq!(balance(&node, BOB, "latest").await, before + U256::from(6));
+    assert_eq!(node.balance(BOB, "latest").await, before + U256::from(6));
     node.result("/", "hardhat_stopImpersonatingAccount", json!([WHALE])).await;
     assert_eq!(node.error("/", "eth_sendTransaction", call).await["message"], "No Signer available");
 
@@ -245,7 +230,7 @@ async fn transactions_are_sent_in_the_name_of_any_account_contracts_included() {
 async fn a_built_block_is_what_the_chain_would_seal_and_changes_nothing() {
     let node = testing();
     node.result("/", "anvil_mine", json!([])).await;
-    let parent = block(&node, "latest").await;
+    let parent = node.block("latest").await;
     let time = number(&parent["timestamp"]) + 100;
     let attributes = json!({
         "timestamp": hex(time), "prevRandao": B256::with_last_byte(1), "suggestedFeeRecipient": BOB,
@@ -266,7 +251,7 @@ async fn a_built_block_is_what_the_chain_would_seal_and_changes_nothing() {
     let given = build(&attributes, json!([raw])).await;
     assert_eq!(given, built);
     assert_ne!(build(&attributes, json!([])).await["result"]["executionPayload"]["blockHash"], payload["blockHash"]);
-    assert_eq!(block(&node, "latest").await, parent, "the chain has not changed");
+    assert_eq!(node.block("latest").await, parent, "the chain has not changed");
     let waiting = node.result("/", "eth_getTransactionByHash", json!([sent])).await;
     assert!(waiting.is_object() && waiting["blockHash"].is_null(), "the transaction still waits: {waiting}");
 
@@ -340,7 +325,7 @@ async fn with_automine_each_transaction_has_its_block_when_its_sender_has_the_an
     for number in 1..=5 {
         let receipt = sent_and_mined(&node, ALICE, number).await;
         assert_eq!((&receipt["blockNumber"], &receipt["transactionIndex"]), (&hex(number), &hex(0)));
-        assert_eq!(balance(&node, BOB, "latest").await, balance(&node, BOB, "pending").await);
+        assert_eq!(node.balance(BOB, "latest").await, node.balance(BOB, "pending").await);
     }
     // Several at once have a block each.
     let call = ("eth_sendTransaction", json!([{ "from": ALICE, "to": BOB, "value": "0x1" }]));
@@ -348,20 +333,20 @@ async fn with_automine_each_transaction_has_its_block_when_its_sender_has_the_an
         let receipt = node.result("/", "eth_getTransactionReceipt", json!([hash])).await;
         assert_eq!(receipt["transactionIndex"], "0x0", "{receipt}");
     }
-    assert_eq!(height(&node).await, 8);
+    assert_eq!(node.height().await, 8);
     // A transaction behind a gap waits, and both are mined when it is filled.
     let nonce = number(&node.result("/", "eth_getTransactionCount", json!([ALICE, "latest"])).await);
     let with = |nonce: u64| json!([{ "from": ALICE, "to": BOB, "value": "0x1", "nonce": hex(nonce) }]);
     let second = node.result("/", "eth_sendTransaction", with(nonce + 1)).await;
     assert_eq!(node.result("/", "eth_getTransactionReceipt", json!([second])).await, Value::Null);
-    assert_eq!(height(&node).await, 8, "no block is mined for it");
+    assert_eq!(node.height().await, 8, "no block is mined for it");
     node.result("/", "eth_sendTransaction", with(nonce)).await;
     let receipt = node.result("/", "eth_getTransactionReceipt", json!([second])).await;
-    assert_eq!((&receipt["blockNumber"], height(&node).await), (&hex(10), 10), "{receipt}");
+    assert_eq!((&receipt["blockNumber"], node.height().await), (&hex(10), 10), "{receipt}");
     // Without it, blocks are mined on request.
     assert_eq!(node.result("/", "anvil_setAutomine", json!([false])).await, Value::Null);
     let waiting = node.result("/", "eth_sendTransaction", with(nonce + 2)).await;
-    assert_eq!(height(&node).await, 10);
+    assert_eq!(node.height().await, 10);
     // Transactions that wait are mined when it begins again.
     node.result("/", "anvil_setAutomine", json!([true])).await;
     let receipt = node.result("/", "eth_getTransactionReceipt", json!([waiting])).await;
@@ -378,12 +363,12 @@ async fn a_block_has_the_time_at_which_it_is_mined_unless_its_time_was_set() {
             if flags.len() > 1 {
                 node.result("/", "evm_mine", json!([])).await;
             }
-            number(&block(&node, "latest").await["timestamp"])
+            number(&node.block("latest").await["timestamp"])
         };
-        let opened = number(&block(&node, "pending").await["timestamp"]);
+        let opened = number(&node.block("pending").await["timestamp"]);
         let second = || std::time::SystemTime::UNIX_EPOCH.elapsed().expect("it is later").as_secs();
         while second() <= opened {
-            tokio::task::yield_now().await;
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
         assert!(mined().await > opened, "{flags:?}");
         // A time that was set stays until a block has it, whatever is changed meanwhile.
@@ -391,7 +376,7 @@ async fn a_block_has_the_time_at_which_it_is_mined_unless_its_time_was_set() {
         node.result("/", "evm_setNextBlockTimestamp", json!([set])).await;
         node.result("/", "anvil_setBalance", json!([WHALE, "0x1"])).await;
         while second() + 1_000 <= set {
-            tokio::task::yield_now().await;
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
         assert_eq!(mined().await, set, "{flags:?}");
         // The clock goes on from there, moved or not.
@@ -413,21 +398,17 @@ async fn blocks_are_mined_at_an_interval_with_what_waits() {
         |price: u64| json!([{ "from": ALICE, "to": BOB, "value": "0x7", "nonce": "0x0", "gasPrice": hex(price) }]);
     node.result("/", "eth_sendTransaction", priced(10_000_000_000)).await;
     let better = node.result("/", "eth_sendTransaction", priced(20_000_000_000)).await;
-    assert_eq!(block(&node, "pending").await["transactions"], json!([better]));
-    assert_eq!(height(&node).await, 0);
+    assert_eq!(node.block("pending").await["transactions"], json!([better]));
+    assert_eq!(node.height().await, 0);
     node.result("/", "evm_mine", json!([])).await;
-    assert_eq!(block(&node, "latest").await["transactions"], json!([better]));
+    assert_eq!(node.block("latest").await["transactions"], json!([better]));
     let node = testing();
     assert_eq!(node.result("/", "anvil_getIntervalMining", json!([])).await, Value::Null);
     node.result("/", "evm_setIntervalMining", json!([1])).await;
     assert_eq!(node.result("/", "anvil_getIntervalMining", json!([])).await, 1);
     let call = json!([{ "from": ALICE, "to": BOB, "value": "0x7" }]);
     let raw = node.result("/", "eth_sendTransaction", call).await;
-    let mut socket = Socket::open(&node, "/").await;
-    let heads = socket.subscribe(json!(["newHeads"])).await;
-    while node.result("/", "eth_getTransactionReceipt", json!([raw])).await.is_null() {
-        socket.notification(&heads).await;
-    }
+    node.mined(&raw).await;
     // None is mined by time any more.
     node.result("/", "anvil_setIntervalMining", json!([0])).await;
     let status = node.result("/", "presim_status", json!([])).await;
@@ -442,9 +423,9 @@ async fn fields_of_the_next_block_are_chosen() {
         let node = TestNode::start(flags);
         let mine = async || {
             node.result("/", "evm_mine", json!([])).await;
-            block(&node, "latest").await
+            node.block("latest").await
         };
-        let before = block(&node, "pending").await;
+        let before = node.block("pending").await;
         assert_eq!(node.result("/", "hardhat_setCoinbase", json!([WHALE])).await, true);
         assert_eq!(node.result("/", "evm_setBlockGasLimit", json!(["0x1000000"])).await, true);
         assert_eq!(node.result("/", "anvil_setNextBlockBaseFeePerGas", json!(["0x77359400"])).await, Value::Null);
@@ -452,7 +433,7 @@ async fn fields_of_the_next_block_are_chosen() {
         let chosen =
             |block: &Value| ["miner", "gasLimit", "baseFeePerGas", "mixHash"].map(|field| block[field].clone());
         let expected = [json!(WHALE), hex(0x100_0000), hex(2_000_000_000), json!(B256::repeat_byte(7))];
-        assert_eq!(chosen(&block(&node, "pending").await), expected, "{flags:?}");
+        assert_eq!(chosen(&node.block("pending").await), expected, "{flags:?}");
         // A change of the state keeps them, and a call sees them.
         node.result("/", "anvil_addBalance", json!([WHALE, 1])).await;
         // Returns the base fee: BASEFEE PUSH0 MSTORE PUSH1 32 PUSH0 RETURN.
@@ -480,8 +461,8 @@ async fn fields_of_the_next_block_are_chosen() {
         assert_eq!(node.result("/", "anvil_removeBlockTimestampInterval", json!([])).await, true);
         // The beginning is as it was.
         assert_eq!(node.result("/", "hardhat_reset", json!([])).await, true);
-        assert_eq!((height(&node).await, balance(&node, WHALE, "latest").await), (0, U256::ZERO));
-        assert_eq!(chosen(&block(&node, "pending").await), chosen(&before));
+        assert_eq!((node.height().await, node.balance(WHALE, "latest").await), (0, U256::ZERO));
+        assert_eq!(chosen(&node.block("pending").await), chosen(&before));
         let gone = node.result("/", "evm_revert", json!([saved])).await;
         assert_eq!(gone, false, "saved states are forgotten");
     }
@@ -499,7 +480,7 @@ async fn other_blocks_are_mined_in_the_place_of_the_newest() {
     let stranger = Address::repeat_byte(0x5a);
     node.result("/", "anvil_setBalance", json!([stranger, "0xde0b6b3a7640000"])).await;
     let [kept, lost, _] = [send(ALICE, 1).await, send(ALICE, 2).await, send(BOB, 4).await];
-    let (first, second) = (block(&node, "0x1").await, block(&node, "0x2").await);
+    let (first, second) = (node.block("0x1").await, node.block("0x2").await);
     // From an account with a key, in the name of one without, signed, and with a nonce that follows.
     let signed = json!([{ "from": BOB, "to": WHALE, "value": "0x10", "nonce": "0x0", "gas": "0x5208", "gasPrice": "0xb2d05e00" }]);
     let signed = node.result("/", "eth_signTransaction", signed).await["raw"].clone();
@@ -510,12 +491,12 @@ async fn other_blocks_are_mined_in_the_place_of_the_newest() {
         [signed, 0],
     ]);
     assert_eq!(node.result("/", "anvil_reorg", json!([2, transactions])).await, Value::Null);
-    assert_eq!((height(&node).await, block(&node, "0x1").await["hash"].clone()), (3, first["hash"].clone()));
-    let blocks = [block(&node, "0x2").await, block(&node, "0x3").await];
+    assert_eq!((node.height().await, node.block("0x1").await["hash"].clone()), (3, first["hash"].clone()));
+    let blocks = [node.block("0x2").await, node.block("0x3").await];
     assert_ne!(blocks[0]["hash"], second["hash"]);
     let counts = blocks.each_ref().map(|block| block["transactions"].as_array().map(Vec::len));
     assert_eq!(counts, [Some(1), Some(3)]);
-    assert_eq!(balance(&node, WHALE, "latest").await, U256::from(0x79));
+    assert_eq!(node.balance(WHALE, "latest").await, U256::from(0x79));
     assert_eq!(node.result("/", "eth_getTransactionReceipt", json!([lost])).await, Value::Null);
     assert_eq!(node.result("/", "eth_getTransactionReceipt", json!([kept])).await["blockNumber"], hex(1));
     // A transaction is found by its sender and nonce, in a block, in the pool and not at all.
@@ -533,7 +514,7 @@ async fn other_blocks_are_mined_in_the_place_of_the_newest() {
     let error = node.error("/", "anvil_reorg", json!([1, transactions])).await;
     let text = error["message"].as_str().unwrap_or_default();
     assert!(text.contains("1 transactions cannot be mined") && text.contains("nonce"), "{error}");
-    assert_eq!((height(&node).await, balance(&node, WHALE, "latest").await), (3, U256::from(0x91)));
+    assert_eq!((node.height().await, node.balance(WHALE, "latest").await), (3, U256::from(0x91)));
     for (params, text) in [
         (json!([9]), "params[0]: 9 blocks: expected at most 3"),
         (
@@ -560,10 +541,10 @@ async fn blocks_are_rolled_back_and_transactions_dropped() {
         send(ALICE, nonce).await;
         node.result("/", "evm_mine", json!([])).await;
     }
-    let second = block(&node, "0x2").await["hash"].clone();
+    let second = node.block("0x2").await["hash"].clone();
     assert_eq!(node.result("/", "anvil_rollback", json!([])).await, Value::Null);
-    assert_eq!((height(&node).await, block(&node, "latest").await["hash"].clone()), (2, second));
-    assert_eq!(balance(&node, WHALE, "pending").await, U256::from(2));
+    assert_eq!((node.height().await, node.block("latest").await["hash"].clone()), (2, second));
+    assert_eq!(node.balance(WHALE, "pending").await, U256::from(2));
     let error = node.error("/", "anvil_rollback", json!([3])).await;
     assert_eq!(
         (error["code"].as_i64(), error["message"].as_str().unwrap_or_default()),
@@ -611,7 +592,7 @@ async fn any_account_sends_and_the_chain_describes_itself() {
     node.result("/", "hardhat_autoImpersonateAccount", json!([false])).await;
     assert_eq!(node.error("/", "eth_sendTransaction", call).await["message"], "No Signer available");
 
-    let (head, pending) = (block(&node, "latest").await, block(&node, "pending").await);
+    let (head, pending) = (node.block("latest").await, node.block("pending").await);
     let info = node.result("/", "anvil_nodeInfo", json!([])).await;
     assert_eq!((&info["currentBlockNumber"], &info["currentBlockHash"]), (&head["number"], &head["hash"]));
     assert_eq!(info["environment"]["baseFee"], pending["baseFeePerGas"]);
@@ -650,7 +631,7 @@ async fn a_chain_under_test_has_funded_accounts_and_nothing_else() {
         assert_eq!(node.result("/", "eth_getBalance", json!([account, "latest"])).await, "0x21e19e0c9bab2400000");
     }
     assert!(node.node.info().trading.is_none(), "there is no trading world");
-    assert_eq!(block(&node, "latest").await["gasLimit"], hex(30_000_000));
+    assert_eq!(node.block("latest").await["gasLimit"], hex(30_000_000));
     // The deployment proxy creates a contract at the address of EIP-1014.
     let proxy = address!("0x4e59b44847b379578588920cA78FbF26c0B4956C");
     let init = "600a600c600039600a6000f3602a60005260206000f3";
@@ -677,8 +658,8 @@ async fn flags_of_anvil_shape_the_chain() {
     let node = TestNode::start(&flags.split_whitespace().collect::<Vec<_>>());
     assert_eq!(node.result("/", "eth_chainId", json!([])).await, hex(1234));
     assert_eq!(node.result("/", "eth_accounts", json!([])).await.as_array().map(Vec::len), Some(3));
-    assert_eq!(balance(&node, BOB, "latest").await, U256::from(7 * u128::from(ETHER)));
-    let first = block(&node, "earliest").await;
+    assert_eq!(node.balance(BOB, "latest").await, U256::from(7 * u128::from(ETHER)));
+    let first = node.block("earliest").await;
     assert_eq!(
         [&first["gasLimit"], &first["baseFeePerGas"], &first["timestamp"]],
         [&hex(20_000_000), &hex(5_000_000_000), &hex(TIME)]
@@ -691,7 +672,7 @@ async fn flags_of_anvil_shape_the_chain() {
     node.result("/", "evm_mine", json!([])).await;
     let receipt = node.result("/", "eth_getTransactionReceipt", large).await;
     assert_eq!(receipt["status"], "0x1", "{receipt}");
-    let mined = number(&block(&node, "latest").await["timestamp"]);
+    let mined = number(&node.block("latest").await["timestamp"]);
     assert!((TIME..TIME + 600).contains(&mined), "the clock goes on from there: {mined}");
     // Transactions are mined as they arrive, in any account's name.
     node.result("/", "anvil_setBalance", json!([WHALE, hex(ETHER)])).await;
@@ -702,7 +683,7 @@ async fn flags_of_anvil_shape_the_chain() {
     };
     let sent = [send(WHALE, 1).await, send(ALICE, 2_000_000_000).await];
     node.result("/", "evm_mine", json!([])).await;
-    assert_eq!(block(&node, "latest").await["transactions"], json!(sent));
+    assert_eq!(node.block("latest").await["transactions"], json!(sent));
     // Other words, other accounts.
     let words = "legal winner thank year wave sausage worth useful legal winner thank yellow";
     let node = TestNode::start(&["--testing", "--mnemonic", words, "--hardfork", "london"]);
@@ -800,7 +781,7 @@ async fn a_state_is_dumped_and_loaded_by_another_chain() {
     let seen = async |node: &TestNode| {
         let called = node.result("/", "eth_call", json!([{ "to": WHALE }, "latest"])).await;
         let nonce = node.result("/", "eth_getTransactionCount", json!([BOB, "pending"])).await;
-        (called, nonce, balance(node, WHALE, "latest").await)
+        (called, nonce, node.balance(WHALE, "latest").await)
     };
     let expected = (json!(B256::repeat_byte(9)), hex(7), U256::from(ETHER));
     assert_eq!(seen(&node).await, expected);
@@ -843,10 +824,9 @@ async fn the_block_being_built_is_a_draft_of_what_waits() {
         call.as_object_mut().expect("an object").extend(fees.as_object().expect("an object").clone());
         node.result("/", "eth_sendTransaction", json!([call])).await
     };
-    let drafted = async || block(&node, "pending").await["transactions"].clone();
-    let before = balance(&node, BOB, "latest").await;
-    let seen =
-        async || [balance(&node, BOB, "latest").await, balance(&node, BOB, "pending").await].map(|now| now - before);
+    let drafted = async || node.block("pending").await["transactions"].clone();
+    let before = node.balance(BOB, "latest").await;
+    let seen = async || [node.balance(BOB, "latest").await, node.balance(BOB, "pending").await].map(|now| now - before);
 
     let one = send(ALICE, 0, 5, 1_000).await;
     assert_eq!((drafted().await, seen().await), (json!([one]), [U256::ZERO, U256::from(5)]));
@@ -862,12 +842,12 @@ async fn the_block_being_built_is_a_draft_of_what_waits() {
     let two = send(ALICE, 1, 1, 1_000).await;
     assert_eq!((drafted().await, seen().await), (json!([instead, two]), [U256::ZERO, U256::from(8)]));
     // Changes of state and clock mine nothing, and are in the draft.
-    let time = number(&block(&node, "latest").await["timestamp"]) + 1_000;
+    let time = number(&node.block("latest").await["timestamp"]) + 1_000;
     node.result("/", "evm_setNextBlockTimestamp", json!([time])).await;
     node.result("/", "anvil_addBalance", json!([BOB, "0x64"])).await;
-    assert_eq!(height(&node).await, 0);
+    assert_eq!(node.height().await, 0);
     assert_eq!((drafted().await, seen().await), (json!([instead, two]), [U256::from(100), U256::from(108)]));
-    assert_eq!(number(&block(&node, "pending").await["timestamp"]), time);
+    assert_eq!(number(&node.block("pending").await["timestamp"]), time);
     // A simulation goes on from there.
     let simulated =
         json!([{ "blockStateCalls": [{ "calls": [{ "from": BOB, "to": WHALE, "value": "0x1" }] }] }, "pending"]);
@@ -880,7 +860,7 @@ async fn the_block_being_built_is_a_draft_of_what_waits() {
     let logging = node.result("/", "eth_sendTransaction", call).await;
     assert_eq!(drafted().await, json!([instead, logging]));
     node.result("/", "evm_mine", json!([])).await;
-    let mined = block(&node, "latest").await;
+    let mined = node.block("latest").await;
     assert_eq!((&mined["transactions"], number(&mined["timestamp"])), (&json!([instead, logging]), time));
     assert_eq!(drafted().await, json!([]));
     // Subscribers hear of the block once, and of no draft.
@@ -892,7 +872,7 @@ async fn the_block_being_built_is_a_draft_of_what_waits() {
     // The saved state comes back, and what waits is drafted on it.
     let again = send(ALICE, 2, 1, 1_000).await;
     assert_eq!(node.result("/", "evm_revert", json!([saved])).await, true);
-    assert_eq!((height(&node).await, drafted().await), (0, json!([])), "{again} waits for a nonce");
+    assert_eq!((node.height().await, drafted().await), (0, json!([])), "{again} waits for a nonce");
     let log = other.notification(&logs).await;
     assert_eq!((&log["transactionHash"], &log["removed"]), (&logging, &json!(true)), "it was told once");
     let first = send(ALICE, 0, 3, 1_000).await;
@@ -904,7 +884,7 @@ async fn the_block_being_built_is_a_draft_of_what_waits() {
         let receipt = node.result("/", "eth_getTransactionReceipt", json!([hash])).await;
         assert_eq!(receipt["status"], "0x1", "{receipt}");
     }
-    assert_eq!((height(&node).await, drafted().await), (3, json!([])));
+    assert_eq!((node.height().await, drafted().await), (3, json!([])));
 }
 
 #[tokio::test(flavor = "multi_thread")]

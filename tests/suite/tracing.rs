@@ -7,7 +7,7 @@ use alloy_primitives::{Address, Bytes, U256, address, hex, keccak256};
 use alloy_sol_types::{SolCall, SolValue, sol};
 use serde_json::{Value, json};
 
-use crate::support::{TestNode, number};
+use crate::support::{TestNode, number, request};
 
 sol! {
     interface IRouter {
@@ -474,8 +474,11 @@ async fn a_trace_as_deep_as_the_evm_goes_is_told() {
     // A contract that calls itself until the call depth limit.
     let state = json!({PROBE.to_string(): {"code": "0x5f5f5f5f5f305af100"}});
     for (tracer, frame) in [("callTracer", "\"type\":\"CALL\""), ("flatCallTracer", "\"type\":\"call\"")] {
-        let body = json!({"jsonrpc": "2.0", "id": 1, "method": "debug_traceCall", "params":
-            [{"to": PROBE, "gas": "0xffffffffffff"}, "latest", {"tracer": tracer, "stateOverrides": state}]});
+        let body = request(
+            1,
+            "debug_traceCall",
+            json!([{"to": PROBE, "gas": "0xffffffffffff"}, "latest", {"tracer": tracer, "stateOverrides": state}]),
+        );
         // The nesting is too deep for a JSON parser, so the frames are counted in the text.
         let (status, text) = node.post("/", body.to_string()).await;
         assert_eq!(status, 200);
@@ -486,16 +489,7 @@ async fn a_trace_as_deep_as_the_evm_goes_is_told() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_endless_trace_ends_with_its_deadline() {
-    let node = TestNode::start(&[
-        "--traffic",
-        "0",
-        "--sub-block-ms",
-        "60000",
-        "--deadline-ms",
-        "60000",
-        "--gas-cap",
-        "18446744073709551615",
-    ]);
+    let node = TestNode::quiet_with(&["--deadline-ms", "60000", "--gas-cap", "18446744073709551615"]);
     let state = json!({PROBE.to_string(): {"code": "0x5b5f56"}});
     let call = json!({"to": PROBE, "gas": "0xffffffffffffff"});
     let options = json!({"tracer": "callTracer", "timeout": "150ms", "stateOverrides": state});
@@ -510,16 +504,7 @@ async fn an_endless_trace_ends_with_its_deadline() {
         assert!(began.elapsed() >= Duration::from_millis(150), "{method}");
     }
     // A request cannot exceed the node's own time limit.
-    let node = TestNode::start(&[
-        "--traffic",
-        "0",
-        "--sub-block-ms",
-        "60000",
-        "--deadline-ms",
-        "200",
-        "--gas-cap",
-        "18446744073709551615",
-    ]);
+    let node = TestNode::quiet_with(&["--deadline-ms", "200", "--gas-cap", "18446744073709551615"]);
     let options = json!({"tracer": "callTracer", "timeout": "10h", "stateOverrides": state});
     assert_eq!(node.error("/", "debug_traceCall", json!([call, "latest", options])).await["code"], -32016);
 }

@@ -5,7 +5,7 @@ use std::{pin::pin, sync::mpsc};
 use alloy_consensus::TxEip1559;
 use alloy_primitives::{Address, Bytes, TxKind, U256};
 use futures::poll;
-use presim::source::devnet::world::dev_signers;
+use presim::testing::source::devnet::world::dev_signers;
 use rand::{SeedableRng, rngs::SmallRng};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
@@ -13,12 +13,10 @@ use tokio::sync::oneshot;
 use crate::{
     disk::{Disk, Leaves},
     power_loss::start_on,
-    sending::{key, plain, raw, static_node},
-    support::TestNode,
+    sending::{key, plain, raw},
+    support::{PATHS, TestNode},
     witness::Rpc,
 };
-
-const PATHS: [&str; 2] = ["/", "/standard"];
 
 async fn send(node: &TestNode, raw: &Bytes) -> Value {
     node.result("/", "eth_sendRawTransaction", json!([raw])).await
@@ -30,7 +28,7 @@ fn of(address: Address) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn transactions_behind_a_gap_are_queued_until_it_is_filled() {
-    let (node, _genesis) = static_node(&dev_signers().unwrap(), &[]);
+    let node = TestNode::still(&dev_signers().unwrap(), &[]);
     let create = TxEip1559 { to: TxKind::Create, gas_limit: 60_000, ..plain(0) };
     let create = send(&node, &raw(create, &key(1))).await;
     let mut sent = Vec::new();
@@ -87,7 +85,7 @@ async fn a_mined_transaction_is_no_longer_in_the_content() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_content_that_is_too_long_is_refused() {
-    let (node, _genesis) = static_node(&dev_signers().unwrap(), &["--max-response", "2048"]);
+    let node = TestNode::still(&dev_signers().unwrap(), &["--max-response", "2048"]);
     for nonce in 0..8 {
         send(&node, &raw(plain(nonce), &key(0))).await;
     }

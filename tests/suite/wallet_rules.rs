@@ -1,16 +1,12 @@
 //! The rules of the wallet: a row for each rule and error code, their order, and the form of the answers.
 
-use std::io::Write;
-
-use presim::source::devnet::world::{dev_genesis, dev_signers};
+use presim::testing::source::devnet::world::{dev_genesis, dev_signers};
 use serde_json::{Value, json};
-use tempfile::NamedTempFile;
 
-use crate::support::{TestNode, request};
+use crate::support::{PATHS, TestNode, token_file};
 
 /// An address that tests never fund, and whose key nobody has.
 const NOBODY: &str = "0x00000000000000000000000000000000000000fe";
-const DIALECTS: [&str; 2] = ["/", "/standard"];
 
 /// Returns the message of each error code; that of an unknown id (5730) is EIP-5792's.
 fn message(code: i64) -> &'static str {
@@ -28,10 +24,6 @@ fn message(code: i64) -> &'static str {
         5760 => "The wallet does not support atomic execution but the request requires it",
         other => panic!("no code of the wallet's: {other}"),
     }
-}
-
-fn account(node: &TestNode, index: usize) -> String {
-    format!("{:?}", node.node.info().accounts[index].address())
 }
 
 /// Returns the parameters of a batch that breaks no rule.
@@ -108,7 +100,7 @@ async fn nothing_was_sent(node: &TestNode, watch: Value) {
 #[tokio::test(flavor = "multi_thread")]
 async fn another_version_is_minus_32000_whatever_else_is_in_the_request() {
     let node = TestNode::quiet();
-    let from = account(&node, 0);
+    let from = node.account(0).to_string();
     let watch = watch_pool(&node).await;
     let rows: [Row; 8] = [
         (|params| params[0]["version"] = json!("1.0"), -32000, "params[0].version: \"1.0\": expected \"2.0.0\""),
@@ -120,14 +112,14 @@ async fn another_version_is_minus_32000_whatever_else_is_in_the_request() {
         (|params| *params = json!([{"version": "3.0.0"}, 1]), -32000, "params[0].version"),
         (|params| params[0]["version"] = json!("9".repeat(10_000)), -32000, "params[0].version"),
     ];
-    check_rows(&node, &from, &DIALECTS, &rows).await;
+    check_rows(&node, &from, &PATHS, &rows).await;
     nothing_was_sent(&node, watch).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_batch_of_the_wrong_form_is_minus_32602_and_names_the_field() {
     let node = TestNode::quiet();
-    let from = account(&node, 0);
+    let from = node.account(0).to_string();
     let watch = watch_pool(&node).await;
     let rows: [Row; 67] = [
         // Parameters.
@@ -214,7 +206,7 @@ async fn a_batch_of_the_wrong_form_is_minus_32602_and_names_the_field() {
         (|params| override_gas(params, json!({"value": "0x10000000000000000"})), -32602, "gasLimitOverride.value"),
         (|params| override_gas(params, json!({"value": "0x5208", "optional": 1})), -32602, "gasLimitOverride.optional"),
     ];
-    check_rows(&node, &from, &DIALECTS, &rows).await;
+    check_rows(&node, &from, &PATHS, &rows).await;
     nothing_was_sent(&node, watch).await;
 }
 
@@ -225,12 +217,12 @@ fn override_gas(params: &mut Value, asked: Value) {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_api_md_requires_is_required_on_root_alone() {
     let node = TestNode::quiet();
-    let from = account(&node, 0);
+    let from = node.account(0).to_string();
     let watch = watch_pool(&node).await;
     let rows: [Row; 9] = [
         (|params| remove(&mut params[0], "from"), -32602, "params[0].from: missing"),
         (|params| params[0]["from"] = json!(null), -32602, "params[0].from: missing"),
-        // Where `to` may be absent, the call creates a contract.
+        // Where `to` may be absent, the call creates a contract, which an atomic batch cannot do.
         (|params| remove(&mut params[0]["calls"][1], "to"), -32602, "params[0].calls[1].to: missing"),
         (|params| params[0]["calls"][1]["to"] = json!(null), -32602, "params[0].calls[1].to: missing"),
         (|params| remove(&mut params[0]["calls"][1], "value"), -32602, "params[0].calls[1].value: missing"),
@@ -240,6 +232,15 @@ async fn what_api_md_requires_is_required_on_root_alone() {
         (|params| params[0]["calls"][1]["input"] = json!("0x"), -32602, "params[0].calls[1].input: unknown field"),
     ];
     check_rows(&node, &from, &["/"], &rows).await;
+    let creation: Row = (
+        |params| {
+            params[0]["atomicRequired"] = json!(true);
+            remove(&mut params[0]["calls"][1], "to");
+        },
+        -32602,
+        "params[0].calls[1].to: ",
+    );
+    check_rows(&node, &from, &["/standard"], &[creation]).await;
     nothing_was_sent(&node, watch).await;
     let changes: Vec<Change> = rows.iter().map(|(change, ..)| *change).collect();
     check_taken(&node, &from, &["/standard"], &changes).await;
@@ -248,7 +249,7 @@ async fn what_api_md_requires_is_required_on_root_alone() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_batch_that_breaks_no_rule_is_taken() {
     let node = TestNode::quiet();
-    let from = account(&node, 0);
+    let from = node.account(0).to_string();
     let changes: [Change; 11] = [
         |_| {},
         |params| remove(&mut params[0]["calls"][1], "data"),
@@ -268,15 +269,15 @@ async fn a_batch_that_breaks_no_rule_is_taken() {
             params[0]["from"] = json!(params[0]["from"].as_str().expect("a string").to_uppercase().replace('X', "x"))
         },
     ];
-    check_taken(&node, &from, &DIALECTS, &changes).await;
+    check_taken(&node, &from, &PATHS, &changes).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_id_is_the_senders_or_32_random_bytes() {
     let node = TestNode::quiet();
-    let from = account(&node, 0);
+    let from = node.account(0).to_string();
     let mut made = Vec::new();
-    for (index, path) in DIALECTS.into_iter().enumerate() {
+    for (index, path) in PATHS.into_iter().enumerate() {
         let id = taken(&node.call(path, "wallet_sendCalls", batch(&from)).await, path);
         let digits = id.strip_prefix("0x").expect("hex");
         assert!(digits.len() == 64 && digits.bytes().all(|byte| byte.is_ascii_hexdigit()), "{id}");
@@ -293,7 +294,7 @@ async fn the_id_is_the_senders_or_32_random_bytes() {
 #[tokio::test(flavor = "multi_thread")]
 async fn another_chain_is_5710() {
     let node = TestNode::quiet();
-    let from = account(&node, 0);
+    let from = node.account(0).to_string();
     let watch = watch_pool(&node).await;
     let rows: [Row; 4] = [
         (|params| params[0]["chainId"] = json!("0x1"), 5710, "params[0].chainId: 0x1: expected 0x7a69"),
@@ -302,7 +303,7 @@ async fn another_chain_is_5710() {
         (|params| params[0]["chainId"] = json!("0x10000000000007a69"), 5710, "params[0].chainId"),
         (|params| params[0]["chainId"] = json!(format!("0x7a69{}", "0".repeat(1_000))), 5710, "params[0].chainId"),
     ];
-    check_rows(&node, &from, &DIALECTS, &rows).await;
+    check_rows(&node, &from, &PATHS, &rows).await;
     nothing_was_sent(&node, watch).await;
 }
 
@@ -311,12 +312,10 @@ async fn an_atomic_batch_before_prague_is_5710_or_in_the_standard_dialect_5760()
     let signers = dev_signers().unwrap();
     let mut genesis = dev_genesis(&signers, 1_000);
     (genesis.config.prague_time, genesis.config.osaka_time) = (None, None);
-    let file = NamedTempFile::new().unwrap();
-    std::fs::write(file.path(), serde_json::to_vec(&genesis).unwrap()).unwrap();
-    let node = TestNode::quiet_with(&["--genesis", file.path().to_str().unwrap(), "--feed", "devnet"]);
+    let node = TestNode::on(&genesis, &["--feed", "devnet", "--traffic", "0", "--sub-block-ms", "60000"]);
     let from = format!("{:?}", signers[0].address());
     let watch = watch_pool(&node).await;
-    for (path, code) in DIALECTS.iter().zip([5710, 5760]) {
+    for (path, code) in PATHS.iter().zip([5710, 5760]) {
         let rows: [Row; 2] = [
             (|params| params[0]["atomicRequired"] = json!(true), code, "params[0].atomicRequired"),
             (|params| params[0]["chainId"] = json!("0x1"), 5710, "params[0].chainId"),
@@ -329,10 +328,10 @@ async fn an_atomic_batch_before_prague_is_5710_or_in_the_standard_dialect_5760()
 #[tokio::test(flavor = "multi_thread")]
 async fn an_account_of_somebody_else_is_4100() {
     let node = TestNode::quiet();
-    let from = account(&node, 0);
+    let from = node.account(0).to_string();
     let rows: [Row; 1] = [(|params| params[0]["from"] = json!(NOBODY), 4100, "params[0].from")];
-    check_rows(&node, &from, &DIALECTS, &rows).await;
-    for path in DIALECTS {
+    check_rows(&node, &from, &PATHS, &rows).await;
+    for path in PATHS {
         let answer = node.call(path, "wallet_getCapabilities", json!([NOBODY])).await;
         check_refusal(&answer, 4100, "params[0]", path);
     }
@@ -341,16 +340,16 @@ async fn an_account_of_somebody_else_is_4100() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_batch_that_policy_denies_is_4001() {
     let node = TestNode::quiet_with(&["--wallet-approval", "deny"]);
-    let from = account(&node, 0);
+    let from = node.account(0).to_string();
     let watch = watch_pool(&node).await;
-    check_rows(&node, &from, &DIALECTS, &[(|_| {}, 4001, "--wallet-approval")]).await;
+    check_rows(&node, &from, &PATHS, &[(|_| {}, 4001, "--wallet-approval")]).await;
     nothing_was_sent(&node, watch).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_capability_that_is_not_supported_and_not_optional_is_5700() {
     let node = TestNode::quiet();
-    let from = account(&node, 0);
+    let from = node.account(0).to_string();
     let watch = watch_pool(&node).await;
     let rows: [Row; 7] = [
         (
@@ -378,14 +377,14 @@ async fn a_capability_that_is_not_supported_and_not_optional_is_5700() {
         ),
         (|params| params[0]["capabilities"] = json!({"x".repeat(10_000): {}}), 5700, "params[0].capabilities.xxx"),
     ];
-    check_rows(&node, &from, &DIALECTS, &rows).await;
+    check_rows(&node, &from, &PATHS, &rows).await;
     nothing_was_sent(&node, watch).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_id_that_a_batch_has_is_5720() {
     let node = TestNode::quiet();
-    let (first, second) = (account(&node, 0), account(&node, 1));
+    let (first, second) = (node.account(0).to_string(), node.account(1).to_string());
     let with_id = |from: &str, id: &str| {
         let mut params = batch(from);
         params[0]["id"] = json!(id);
@@ -410,7 +409,7 @@ async fn an_id_that_a_batch_has_is_5720() {
 #[tokio::test(flavor = "multi_thread")]
 async fn too_many_calls_or_too_much_data_are_5740() {
     let node = TestNode::quiet_with(&["--wallet-max-calls", "3", "--wallet-max-bytes", "100"]);
-    let from = account(&node, 0);
+    let from = node.account(0).to_string();
     let watch = watch_pool(&node).await;
     let rows: [Row; 3] = [
         (|params| set_calls(params, 4, 0), 5740, "params[0].calls: 4 calls: expected at most 3"),
@@ -418,11 +417,11 @@ async fn too_many_calls_or_too_much_data_are_5740() {
         // Each call alone would be within the bound.
         (|params| set_calls(params, 2, 51), 5740, "params[0].calls: 102 bytes"),
     ];
-    check_rows(&node, &from, &DIALECTS, &rows).await;
+    check_rows(&node, &from, &PATHS, &rows).await;
     nothing_was_sent(&node, watch).await;
     let allowed: [Change; 3] =
         [|params| set_calls(params, 3, 0), |params| set_calls(params, 1, 100), |params| set_calls(params, 2, 50)];
-    check_taken(&node, &from, &DIALECTS, &allowed).await;
+    check_taken(&node, &from, &PATHS, &allowed).await;
 }
 
 fn set_calls(params: &mut Value, count: usize, bytes: usize) {
@@ -433,16 +432,16 @@ fn set_calls(params: &mut Value, count: usize, bytes: usize) {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upgrade_that_policy_denies_is_5750() {
     let node = TestNode::quiet_with(&["--wallet-upgrade", "deny"]);
-    let from = account(&node, 0);
+    let from = node.account(0).to_string();
     let watch = watch_pool(&node).await;
     let rows: [Row; 1] = [(|params| params[0]["atomicRequired"] = json!(true), 5750, "params[0].atomicRequired")];
-    check_rows(&node, &from, &DIALECTS, &rows).await;
+    check_rows(&node, &from, &PATHS, &rows).await;
     nothing_was_sent(&node, watch).await;
-    for path in DIALECTS {
+    for path in PATHS {
         let capabilities = node.result(path, "wallet_getCapabilities", json!([from])).await;
         assert_eq!(capabilities["0x7a69"]["atomic"]["status"], "unsupported", "{path}");
     }
-    check_taken(&node, &from, &DIALECTS, &[|_| {}]).await;
+    check_taken(&node, &from, &PATHS, &[|_| {}]).await;
 }
 
 // The order of the rules.
@@ -463,7 +462,7 @@ const VIOLATIONS: [(i64, Option<Change>); 9] = [
 #[tokio::test(flavor = "multi_thread")]
 async fn of_two_broken_rules_the_first_is_told() {
     let node = TestNode::quiet_with(&["--wallet-max-calls", "3", "--wallet-upgrade", "deny"]);
-    let from = account(&node, 0);
+    let from = node.account(0).to_string();
     let mut first = batch(&from);
     first[0]["id"] = json!("taken");
     taken(&node.call("/", "wallet_sendCalls", first).await, "the id is taken");
@@ -473,7 +472,7 @@ async fn of_two_broken_rules_the_first_is_told() {
             // The later rule's change comes first, because the earlier one is applied to its result.
             let mut params = changed(&from, later);
             earlier(&mut params);
-            for path in DIALECTS {
+            for path in PATHS {
                 let answer = node.call(path, "wallet_sendCalls", params.clone()).await;
                 check_refusal(&answer, code, "", &format!("{path}: {code} before {other}"));
             }
@@ -485,11 +484,11 @@ async fn of_two_broken_rules_the_first_is_told() {
 async fn a_denial_comes_after_the_account_and_before_the_capabilities() {
     let flags = ["--wallet-approval", "deny", "--wallet-max-calls", "3", "--wallet-upgrade", "deny"];
     let node = TestNode::quiet_with(&flags);
-    let from = account(&node, 0);
+    let from = node.account(0).to_string();
     let place = VIOLATIONS.iter().position(|(code, _)| *code == 4001).expect("it is one of them");
     for (index, (code, change)) in VIOLATIONS.iter().enumerate() {
         let Some(change) = change else { continue };
-        for path in DIALECTS {
+        for path in PATHS {
             let answer = node.call(path, "wallet_sendCalls", changed(&from, *change)).await;
             check_refusal(&answer, if index < place { *code } else { 4001 }, "", &format!("{path}: {code}"));
         }
@@ -499,8 +498,8 @@ async fn a_denial_comes_after_the_account_and_before_the_capabilities() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_batch_that_is_refused_after_its_id_was_found_free_leaves_it_free() {
     let node = TestNode::quiet_with(&["--wallet-max-calls", "3", "--wallet-upgrade", "deny"]);
-    let from = account(&node, 0);
-    for path in DIALECTS {
+    let from = node.account(0).to_string();
+    for path in PATHS {
         for (code, change) in VIOLATIONS.iter().filter(|(code, _)| [5740, 5750].contains(code)) {
             let with_id = |mut params: Value| {
                 params[0]["id"] = json!(format!("{path} {code}"));
@@ -515,48 +514,31 @@ async fn a_batch_that_is_refused_after_its_id_was_found_free_leaves_it_free() {
 
 // Access to the wallet.
 
-const NODE_TOKEN: &str = "a-token-for-the-node";
-const WALLET_TOKEN: &str = "a-token-for-the-wallet";
-
-fn token_file(name: &str, token: &str) -> NamedTempFile {
-    let mut file = NamedTempFile::new().unwrap();
-    write!(file, "[[token]]\nname = \"{name}\"\ntoken = \"{token}\"\nrate = 1000\n").unwrap();
-    file
-}
-
-/// Calls a method with a bearer token or without one.
-async fn call_with(node: &TestNode, path: &str, token: Option<&str>, method: &str, params: Value) -> Value {
-    let post = node.client.post(node.url(path)).header("content-type", "application/json");
-    let post = token.into_iter().fold(post, |post, token| post.header("authorization", format!("Bearer {token}")));
-    let response = post.body(request(1, method, params).to_string()).send().await.expect("it answers");
-    response.json().await.expect("JSON")
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn with_a_wallet_token_file_only_its_tokens_may_use_the_wallet() {
-    let (for_node, for_wallet) = (token_file("node", NODE_TOKEN), token_file("wallet", WALLET_TOKEN));
+    let (for_node, for_wallet) = (token_file(&[("node", 1_000)]), token_file(&[("wallet", 1_000)]));
     let wallet_flag = ["--wallet-token-file", for_wallet.path().to_str().unwrap()];
     let both = [&wallet_flag[..], &["--token-file", for_node.path().to_str().unwrap()]].concat();
-    for (flags, stranger) in [(&wallet_flag[..], None), (&both[..], Some(NODE_TOKEN))] {
+    for (flags, stranger) in [(&wallet_flag[..], None), (&both[..], Some("node"))] {
         let node = TestNode::quiet_with(flags);
-        let from = account(&node, 0);
-        for path in DIALECTS {
+        let from = node.account(0).to_string();
+        for path in PATHS {
             for (method, params) in [
                 ("wallet_sendCalls", batch(&from)),
                 ("wallet_getCallsStatus", json!(["1"])),
                 ("wallet_showCallsStatus", json!(["1"])),
                 ("wallet_getCapabilities", json!([from])),
             ] {
-                let answer = call_with(&node, path, stranger, method, params).await;
+                let answer = node.call_by(stranger, path, method, params).await;
                 check_refusal(&answer, 4100, "Authorization: Bearer", &format!("{path} {method}"));
             }
             // The rest of the node stays accessible.
-            assert_eq!(call_with(&node, path, stranger, "eth_chainId", json!([])).await["result"], "0x7a69");
-            let answer = call_with(&node, path, Some(WALLET_TOKEN), "wallet_sendCalls", batch(&from)).await;
+            assert_eq!(node.call_by(stranger, path, "eth_chainId", json!([])).await["result"], "0x7a69");
+            let answer = node.call_by(Some("wallet"), path, "wallet_sendCalls", batch(&from)).await;
             taken(&answer, path);
             // Rules that come before the account's are reported to any client.
             let params = changed(&from, |params| params[0]["chainId"] = json!("0x1"));
-            check_refusal(&call_with(&node, path, stranger, "wallet_sendCalls", params).await, 5710, "", path);
+            check_refusal(&node.call_by(stranger, path, "wallet_sendCalls", params).await, 5710, "", path);
         }
     }
 }
@@ -566,7 +548,7 @@ async fn with_a_wallet_token_file_only_its_tokens_may_use_the_wallet() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_batch_that_is_not_known_is_5730() {
     let node = TestNode::quiet();
-    for path in DIALECTS {
+    for path in PATHS {
         for method in ["wallet_getCallsStatus", "wallet_showCallsStatus"] {
             check_refusal(&node.call(path, method, json!(["nobody's"])).await, 5730, "nobody's", method);
             for params in [json!([]), json!([1]), json!([""]), json!(["a", "b"]), json!({"id": "a"}), json!([null])] {
@@ -579,8 +561,8 @@ async fn a_batch_that_is_not_known_is_5730() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_batch_that_was_taken_has_a_status() {
     let node = TestNode::quiet();
-    let from = account(&node, 0);
-    for path in DIALECTS {
+    let from = node.account(0).to_string();
+    for path in PATHS {
         let id = taken(&node.call(path, "wallet_sendCalls", batch(&from)).await, path);
         let status = node.result(path, "wallet_getCallsStatus", json!([id])).await;
         assert_eq!((&status["version"], &status["id"]), (&json!("2.0.0"), &json!(id)), "{status}");
@@ -594,9 +576,9 @@ async fn a_batch_that_was_taken_has_a_status() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_capabilities_of_an_account_are_told_by_chain() {
     let node = TestNode::quiet();
-    let from = account(&node, 0);
+    let from = node.account(0).to_string();
     let all = json!({"0x7a69": {"atomic": {"status": "ready"}, "gasLimitOverride": {"supported": true}}});
-    for path in DIALECTS {
+    for path in PATHS {
         for (params, expected) in [
             (json!([from]), &all),
             (json!([from, null]), &all),

@@ -3,22 +3,13 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
-    time::{Duration, Instant},
 };
 
-use alloy_primitives::I256;
-use bytes::Bytes;
-use presim::{
-    ledger::{Snapshot, SnapshotId},
-    state::{BlockReads, ReadSet},
-    watch::{Attendance, StandingBundles, StandingRun, StateHistory},
-};
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use serde_json::{Value, json};
 
 use crate::{
     random_bundles::{ACCOUNTS, POOL_CODES, SLOTS, account, bundle, pool_code},
-    read_sets::Chain,
     support::{BOUND, Socket, TestNode, items, number, request, token, token_file},
 };
 
@@ -351,18 +342,8 @@ async fn bundles_are_polled_and_taken_over() {
 #[tokio::test]
 async fn the_answers_on_sealed_blocks_are_those_of_their_block_number() {
     // A simulation on a sealed block has the time of the interval after it, and the block being built that of now.
-    let slow = [
-        "--traffic",
-        "0",
-        "--testing",
-        "--world",
-        "--dialect",
-        "project",
-        "--block-time",
-        "600s",
-        "--sub-block-ms",
-        "60000",
-    ];
+    let testing = ["--traffic=0", "--testing", "--world", "--dialect=project"];
+    let slow = [&testing[..], &["--block-time=600s", "--sub-block-ms=60000"]].concat();
     let node = with_readers(TestNode::start(&slow)).await;
     // NUMBER, TIMESTAMP and COINBASE.
     node.result("/", "anvil_setCode", json!([account(2), "0x435f52426020524160405260605ff3"])).await;
@@ -403,7 +384,7 @@ async fn news_at_pending_names_the_block_that_is_being_built() {
     let watch = stand(&mut socket, json!([[reads_slot("a", 0)]])).await["watch"].clone();
     for _ in 0..3 {
         let told = socket.notification(&watch).await;
-        let block = node.result("/", "eth_getBlockByNumber", json!(["pending", false])).await;
+        let block = node.block("pending").await;
         for (named, expected) in
             [("blockNumber", "number"), ("timestamp", "timestamp"), ("baseFeePerGas", "baseFeePerGas")]
         {
@@ -683,18 +664,6 @@ async fn mistakes_of_a_subscription_to_standing_bundles_name_its_own_parameters(
     assert_eq!(error["code"], -32000, "{error}");
 }
 
-/// Over HTTP bundles stand all the same, and are polled.
-#[tokio::test]
-async fn bundles_that_stand_by_http_are_polled() {
-    let node = two_readers(&[]).await;
-    let begun = node.result("/", "presim_watch", json!([[reads_slot("a", 0)]])).await;
-    let polled = node.result("/", "presim_results", json!([begun["watch"], begun["id"], 60_000])).await;
-    assert_eq!(items(&polled["changed"])[0]["name"], "a", "{polled}");
-    set_slot(&node, 0, 5).await;
-    let polled = node.result("/", "presim_results", json!([begun["watch"], polled["id"], 60_000])).await;
-    assert_eq!(items(&polled["changed"])[0]["result"], read(5), "{polled}");
-}
-
 #[tokio::test]
 async fn long_news_comes_in_numbered_parts() {
     let node = node();
@@ -828,84 +797,4 @@ async fn a_watch_belongs_to_its_token() {
         let own = node.call_as(&token("a"), method, params).await;
         assert!(own.get("result").is_some(), "{own}");
     }
-}
-
-#[test]
-fn the_best_of_last_time_goes_first_but_for_who_was_passed_over_five_times() {
-    let chain = Chain::new();
-    let mut bundles = StandingBundles::new(["poor", "rich", "late"].map(|name| (name.to_owned(), ())));
-    let history = StateHistory::new(16);
-    let answered = |gained: i64| StandingRun::Answered {
-        answer: Some(Bytes::from("1")),
-        reads: ReadSet { block: BlockReads::NUMBER, ..ReadSet::default() },
-        gained: Some(I256::try_from(gained).unwrap()),
-        is_long: false,
-    };
-    // Nothing is known of the steps between these snapshots, so each makes everything due.
-    let mut id = 0;
-    let mut next = |bundles: &mut StandingBundles<(), Bytes>| {
-        id += 1;
-        let first = &chain.first;
-        let mut snapshot = Snapshot::new(first.world.clone(), first.head.clone(), None, first.hashes.clone());
-        snapshot.id = SnapshotId(id);
-        bundles.advance(&snapshot, chain.context(&snapshot), &history);
-        bundles.due(|()| true)
-    };
-    assert_eq!(next(&mut bundles), [0, 1, 2], "in the client's order at first");
-    bundles.record(0, answered(-5)).expect("an answer");
-    bundles.record(1, answered(7)).expect("an answer");
-    assert_eq!(bundles.due(|()| true), [2], "what was not run stays due");
-    for passed in 1..=5 {
-        let due = next(&mut bundles);
-        // The last has no objective yet, and was passed over since the first snapshot.
-        assert_eq!(due, if passed < 5 { [1, 0, 2] } else { [2, 1, 0] }, "{passed}");
-        bundles.record(1, answered(7));
-        bundles.record(0, answered(-5));
-        let behind: Vec<_> = bundles.behind(|()| true).map(|one| (one.name.as_str(), one.holds_at())).collect();
-        assert_eq!(behind, [("late", None)]);
-    }
-    assert!(bundles.record(2, answered(1)).is_some_and(|(name, told)| name == "late" && told.since == SnapshotId(6)));
-    assert_eq!(next(&mut bundles), [1, 2, 0]);
-    let holds: Vec<_> = bundles.behind(|()| true).map(|one| one.holds_at()).collect();
-    assert_eq!(holds, [Some(SnapshotId(6)); 3], "what was answered held until now");
-}
-
-#[test]
-fn bundles_run_for_30_s_after_a_client_was_there_and_are_kept_for_their_time() {
-    let (begun, keep) = (Instant::now(), Duration::from_secs(300));
-    let at = |ms: u64| begun + Duration::from_millis(ms);
-    let mut clients = Attendance::new(begun);
-    let look = |clients: &mut Attendance, has_connection: bool, ms: u64| {
-        clients.update(has_connection, at(ms));
-        (clients.may_run(at(ms)), clients.rest(keep, true, at(ms)).map(|rest| rest.as_millis()))
-    };
-    // The client that lets them stand counts, but has no connection.
-    for (ms, expected) in [
-        (0, (true, Some(1_000))),
-        (29_999, (true, Some(1_000))),
-        (30_000, (false, Some(30_000))),
-        (270_001, (false, Some(29_999))),
-        (299_999, (false, Some(1))),
-    ] {
-        assert_eq!(look(&mut clients, false, ms), expected, "{ms} ms");
-    }
-    // One that polls in time finds them, and they run on, for as long as it waits and 30 s longer.
-    clients.ask(at(299_999));
-    clients.begin_poll();
-    assert_eq!(look(&mut clients, false, 299_999), (true, Some(1_000)));
-    assert_eq!(look(&mut clients, false, 600_000), (true, Some(1_000)));
-    clients.end_poll(at(700_000));
-    assert_eq!(look(&mut clients, false, 700_000), (true, Some(1_000)));
-    assert_eq!(look(&mut clients, false, 729_999), (true, Some(1_000)));
-    assert_eq!(look(&mut clients, false, 730_000), (false, Some(30_000)));
-    // So does a connection.
-    assert_eq!(look(&mut clients, true, 900_000), (true, Some(1_000)));
-    assert_eq!(look(&mut clients, true, 5_000_000), (true, Some(1_000)));
-    assert_eq!(look(&mut clients, false, 5_000_500), (true, Some(1_000)), "it has ended");
-    assert_eq!(look(&mut clients, false, 5_030_500), (false, Some(30_000)));
-    assert_eq!(look(&mut clients, false, 5_300_499), (false, Some(1)));
-    assert_eq!(look(&mut clients, false, 5_300_500), (false, None), "they are gone");
-    // Where nothing is behind, nothing is to be done before that.
-    clients.ask(at(6_000_000));
-    assert_eq!(clients.rest(keep, false, at(6_000_000)), Some(Attendance::IDLE));
 }

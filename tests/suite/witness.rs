@@ -4,7 +4,6 @@ use std::{
     collections::HashMap,
     fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Instant,
 };
 
 use alloy_consensus::{SignableTransaction, TxEip1559, TxEnvelope};
@@ -12,12 +11,15 @@ use alloy_eips::Encodable2718;
 use alloy_primitives::{Address, B256, Bytes, U256};
 use alloy_signer::SignerSync;
 use alloy_signer_local::PrivateKeySigner;
-use presim::source::devnet::world::dev_signers;
+use presim::testing::source::devnet::world::dev_signers;
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use crate::support::{BOUND, hex, http, items, number, request};
+use crate::{
+    process::eventually,
+    support::{hex, http, items, number, request},
+};
 
 const CHAIN: u64 = 31337;
 const GWEI: u128 = 1_000_000_000;
@@ -379,18 +381,14 @@ impl Witness {
                 record.receipts.iter().map(|(hash, (receipt, _))| (*hash, receipt.clone())).collect();
             (record.batches.clone(), record.sent.clone(), record.blocks.clone(), receipts)
         };
-        let deadline = Instant::now() + BOUND;
-        let statuses = loop {
+        let statuses = eventually("all are mined", async || {
             let statuses = rpc.each("wallet_getCallsStatus", batches.iter().map(|batch| json!([batch.id]))).await;
             let found = rpc.results("eth_getTransactionByHash", sent.iter().map(|sent| json!([sent.hash]))).await;
             let waits = statuses.iter().filter(|status| status["result"]["status"] == 100).count()
                 + found.iter().filter(|tx| tx.is_object() && tx["blockHash"].is_null()).count();
-            if waits == 0 {
-                break statuses;
-            }
-            assert!(Instant::now() < deadline, "{waits} batches and transactions are not mined within {BOUND:?}");
-            tokio::task::yield_now().await;
-        };
+            (waits == 0).then_some(statuses)
+        })
+        .await;
         let mut counts = Counts { batches: batches.len(), receipts: receipts.len(), ..Counts::default() };
         for (batch, status) in batches.iter().zip(&statuses) {
             let landed = balances(rpc, batch.calls.iter().map(|(to, _)| *to)).await;

@@ -657,25 +657,7 @@ mod tests {
                 _ => Vec::new(),
             })
             .collect();
-        let all = [
-            BeforeLagoon,
-            MoreThanOne,
-            NotLast,
-            Malformed,
-            ExtraFields,
-            UnknownVersion,
-            WrongBlockNumber,
-            NoEntries,
-            UnorderedIndices,
-            ZeroRefund,
-            IndexOfDeposit,
-            IndexOfPostExec,
-            IndexOutOfRange,
-            RefundAboveGas,
-            DebitBelowZero,
-            InvalidTransaction,
-        ];
-        assert_eq!(violated, BTreeSet::from(all));
+        assert_eq!(violated.len(), InvalidTransaction as usize + 1, "each rule up to the last: {violated:?}");
     }
 
     #[test]

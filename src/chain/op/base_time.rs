@@ -21,8 +21,9 @@ const SET_MILLIS_PART: [u8; 4] = hex!("86bdf394");
 /// deposit that tells them.
 pub fn millis_part(second: &Recovered<ChainTx>) -> Option<u64> {
     let is_deposit = second.ty() == DEPOSIT_TX_TYPE_ID && second.signer() == DEPOSITOR;
-    let is_told = is_deposit && second.kind() == TxKind::Call(BASE_TIME);
-    let word: [u8; 32] = second.input().strip_prefix(&SET_MILLIS_PART).filter(|_| is_told)?.try_into().ok()?;
+    let is_base_time_deposit = is_deposit && second.kind() == TxKind::Call(BASE_TIME);
+    let word: [u8; 32] =
+        second.input().strip_prefix(&SET_MILLIS_PART).filter(|_| is_base_time_deposit)?.try_into().ok()?;
     let millis = word.starts_with(&[0; 30]).then(|| u64::from(u16::from_be_bytes([word[30], word[31]])))?;
     (millis < 1000).then_some(millis)
 }

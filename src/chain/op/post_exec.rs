@@ -28,7 +28,6 @@ impl PartialEq for GasRefunds {
 impl Eq for GasRefunds {}
 
 /// The rule that a post-execution transaction breaks.
-#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidPostExec {
     /// Lagoon is not active.

@@ -78,7 +78,6 @@ pub enum WalletTask {
 }
 
 /// The reason why a command has failed.
-#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// The path of the socket is not valid.

@@ -6,8 +6,8 @@ use alloy_primitives::{Bytes, U256};
 use crate::{
     shown::{self, escaped, printable, quoted},
     wallet::{
-        Asked, AskedAct, AskedBatch, AskedMessage, AskedTransaction, AskedTypedData, BatchId, Question,
-        ReplacementQuote, ShownField, ether,
+        Asked, AskedBatch, AskedMessage, AskedTransaction, AskedTypedData, BatchId, Question, ReplacementQuote,
+        RequestedAction, ShownField, ether,
         protocol::{WaitingList, WithdrawnIds},
     },
 };
@@ -26,8 +26,8 @@ const SHOWN_WIDTH: usize = 256;
 /// Returns the text of a list.
 pub(super) fn table(list: &WaitingList) -> String {
     let count = list.batches.len() + list.more;
-    let are_batches = list.batches.iter().all(|one| matches!(one.asked.act, AskedAct::Batch(_)));
-    let has_transaction = list.batches.iter().any(|one| matches!(one.asked.act, AskedAct::Transaction(_)));
+    let are_batches = list.batches.iter().all(|one| matches!(one.asked.act, RequestedAction::Batch(_)));
+    let has_transaction = list.batches.iter().any(|one| matches!(one.asked.act, RequestedAction::Transaction(_)));
     let mut text = match (count, are_batches) {
         (1, _) if has_transaction => "1 transaction waits for approval\n".to_owned(),
         (_, _) if has_transaction => format!("{count} requests wait for approval\n"),
@@ -67,10 +67,10 @@ pub(super) fn entry(question: &Question) -> String {
     let (waited, left) = (question.waited_ms / 1000, question.left_ms.div_ceil(1000));
     text.push_str(&format!("  waiting  {waited} s; rejected in {left} s\n"));
     match act {
-        AskedAct::Batch(batch) => add_batch(&mut text, batch),
-        AskedAct::Message(message) => add_message(&mut text, message),
-        AskedAct::TypedData(data) => add_typed_data(&mut text, data),
-        AskedAct::Transaction(tx) => add_transaction(&mut text, tx),
+        RequestedAction::Batch(batch) => add_batch(&mut text, batch),
+        RequestedAction::Message(message) => add_message(&mut text, message),
+        RequestedAction::TypedData(data) => add_typed_data(&mut text, data),
+        RequestedAction::Transaction(tx) => add_transaction(&mut text, tx),
     }
     text
 }

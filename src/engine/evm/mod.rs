@@ -8,7 +8,7 @@ mod reads;
 mod run;
 
 pub use family::{Ethereum, FamilyEvm, RunEvm};
-pub use op::{OpBlockFees, OpContext, OpHandler, OpStack};
+pub use op::{OpBlockFees, OpHandler, OpStack};
 
 use std::convert::Infallible;
 
@@ -29,7 +29,7 @@ use crate::{
 };
 
 pub(super) use family::{Host, MAX_TX_GAS_LIMIT};
-pub(super) use op::{OpBlock, op_precompiles};
+pub(super) use op::OpBlock;
 pub(super) use reads::delegate_of;
 
 /// A transaction that is ready to run once, with its environment and precompiles.

@@ -161,7 +161,7 @@ impl<'a, F: FamilyEvm> RunEvm<'a, F> {
     }
 
     /// Returns the overlay, and keeps the memory for the next run on this thread.
-    pub fn rest(self) -> &'a mut Overlay {
+    pub fn finish(self) -> &'a mut Overlay {
         let Context { cfg, journaled_state: Journal { database, inner: journal }, local, .. } = self.inner.ctx;
         let frames = self.inner.frame_stack;
         let frames = if self.deepest < Memory::KEPT_FRAMES { frames } else { FrameStack::default() };
@@ -451,7 +451,7 @@ impl<'a, F: FamilyEvm> Evm for RunEvm<'a, F> {
 
     fn finish(self) -> (Self::DB, EvmEnv<F::Spec>) {
         let env = EvmEnv { block_env: self.inner.ctx.block.clone(), cfg_env: self.inner.ctx.cfg.clone() };
-        (self.rest(), env)
+        (self.finish(), env)
     }
 
     /// Does nothing, because there is no inspector.

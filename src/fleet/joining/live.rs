@@ -1,5 +1,4 @@
-//! The joining of a node that publishes an upstream's chain. That has one history, so the node goes on with whatever stream of
-//! it the fleet has.
+//! The joining of a node that publishes. An upstream's chain has one history, so the node continues with whatever stream of it the fleet has.
 
 use std::{sync::Arc, time::Duration};
 
@@ -23,12 +22,12 @@ const IMAGE: Duration = Duration::from_secs(5);
 pub struct JoinedLive {
     /// The node's part in publishing.
     pub publisher: Publisher,
-    /// The identity of this node.
-    pub identity: NodeIdentity,
     /// The chain that the node shows: the fleet's, or its own.
     pub shown: Snapshots,
     /// The cell into which the node reads its upstream.
     pub own: Arc<Snapshots>,
+    /// The time between two blocks of the fleet's chain, for simulations of several.
+    pub block_time: Duration,
 }
 
 impl PublisherJoining<'_> {
@@ -42,11 +41,13 @@ impl PublisherJoining<'_> {
         let identity = NodeIdentity::of(self.store, self.node.settings.listen)?;
         let mut leases = LeaseWatch::new(port.clone(), &identity.node);
         let mut seized = self.clear(&mut leases).await?;
+        // A fleet of another version is refused before more of it is read.
+        port.chain().await?;
         let theirs = port.write_fact(FleetChain::KEY, &ours, |_| seized.is_some()).await?;
-        if theirs.genesis != ours.genesis || theirs.upstream.is_none() {
+        if theirs.genesis != ours.genesis {
             return Err(self.other_chain(&theirs, &ours));
         }
-        self.take_wallet(&identity).await?;
+        self.register_wallet(&identity).await?;
         let base = self.node.base();
         let pulse = self.node.pulse(&base).await?;
         let shown = own.mirror();
@@ -63,7 +64,7 @@ impl PublisherJoining<'_> {
             };
             if let Some(lease) = lease {
                 let epoch = take_epoch(&**port, self.store, &*self.clock, own.load().last.epoch()).await?;
-                own.update(|chain| chain.rename(SnapshotId::begin(epoch)));
+                own.update(|chain| chain.set_id(SnapshotId::begin(epoch)));
                 shown.replace_all(own.load());
                 let sequence = port.ends().await?.last;
                 let applier = base.applier(own.mirror());
@@ -76,8 +77,9 @@ impl PublisherJoining<'_> {
         if lease.is_none() {
             follower.show_in(&shown);
         }
+        let block_time = Duration::from_millis(theirs.block_time_ms);
         let publisher = self.publisher(follower, &identity, lease, theirs);
-        Ok(JoinedLive { publisher, identity, shown, own })
+        Ok(JoinedLive { publisher, shown, own, block_time })
     }
 
     /// Returns the state of a fleet that has an image, at the end of its stream; `None` if there is no image that can be read.

@@ -1,10 +1,9 @@
 //! The joining of a fleet: a node finds its sequence in the stream, from which it leads, stands by or follows.
 
 mod live;
-mod own;
 mod replica;
 
-pub use self::{live::JoinedLive, own::Membership};
+pub use self::live::JoinedLive;
 
 use std::{sync::Arc, time::Duration};
 
@@ -167,11 +166,10 @@ impl Joining<'_> {
 }
 
 impl PublisherJoining<'_> {
-    /// Has the fleet know the name of this node where it has the wallet, or takes that.
-    async fn take_wallet(&self, own: &NodeIdentity) -> Result<(), FleetError> {
-        let owner: Option<NodeIdentity> = self.node.port.fact(WALLET_KEY).await?;
-        if self.node.settings.take_wallet || owner.is_some_and(|owner| owner.id == own.id && owner != *own) {
-            self.node.port.write_fact(WALLET_KEY, own, |_| true).await?;
+    /// Registers this node as the one that has the wallet, if it has one.
+    async fn register_wallet(&self, own: &NodeIdentity) -> Result<(), FleetError> {
+        if self.node.settings.has_wallet {
+            self.node.port.write_fact(WALLET_KEY, own, |known| known != own).await?;
         }
         Ok(())
     }
@@ -218,7 +216,7 @@ async fn come_to_the_end(port: &dyn FleetPort, following: &mut Following) -> Res
             return Err(FollowError::Gap(format!("the stream has no message {} any more", following.read() + 1)));
         }
         while following.read() < ends.last {
-            match tokio::time::timeout(LOST, following.next(None)).await {
+            match tokio::time::timeout(LOST, following.next()).await {
                 Ok(followed) => drop(followed?),
                 Err(_) => {
                     following.ask_again();

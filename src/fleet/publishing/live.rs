@@ -27,8 +27,8 @@ pub struct PublishedLive {
     pub source: LiveSource,
     /// The cell into which this node reads its source, and which nobody sees.
     pub own: Arc<Snapshots>,
-    /// The connection to the fleet.
-    pub link: FleetLink,
+    /// The connection over which replicas ask for state; `None` if they have it elsewhere.
+    pub link: Option<FleetLink>,
 }
 
 impl FeedSource for PublishedLive {
@@ -36,13 +36,14 @@ impl FeedSource for PublishedLive {
         let Self { mut publisher, source, own, link } = *self;
         let outlet = Arc::new(LiveOutlet::new(MAX_WAITING_BYTES));
         let fetcher = source.fetcher.clone();
-        let reading = Box::new(source).run(feed.beside(own.clone(), Box::new(outlet.clone())));
+        let reading = Box::new(source).run(feed.unseen(own.clone(), Box::new(outlet.clone())));
         let publishing = async move {
             loop {
                 let epoch = publisher.lead_next(&mut feed, own.load().last.epoch()).await;
                 reach_head(&own, &feed.snapshots).await;
                 outlet.begin(&own, epoch, feed.snapshots.load());
-                let serving = state::serve(link.clone(), fetcher.clone(), [feed.snapshots.clone(), own.clone()]);
+                let chains = [feed.snapshots.clone(), own.clone()];
+                let serving = link.clone().map(|link| state::serve(link, fetcher.clone(), chains));
                 lead(&publisher, &mut feed, &own, &outlet).await;
                 drop(serving);
                 outlet.end();

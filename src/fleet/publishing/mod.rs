@@ -9,7 +9,6 @@ mod images;
 mod lease;
 mod live;
 mod outlet;
-mod own;
 mod sink;
 mod upkeep;
 mod writer;
@@ -19,7 +18,6 @@ pub use self::{
     lease::{Lease, LeaseWatch},
     live::PublishedLive,
     outlet::{LiveOutlet, OutletStep},
-    own::PublishedSource,
     sink::StreamSink,
     upkeep::{FleetUpkeep, ImageNeed},
     writer::{NotLeading, StreamSending, StreamWriter},
@@ -67,7 +65,7 @@ pub struct PublishingLimits {
     pub max_image_bytes: u64,
 }
 
-/// A node's part in publishing, whatever it publishes: it follows the leader, takes over, and leads.
+/// A node's part in publishing: it follows the leader, takes over, and leads.
 #[derive(Debug)]
 pub struct Publisher {
     /// The connection to the fleet.
@@ -99,7 +97,7 @@ enum NotBegun {
     Fleet(#[from] FleetError),
     #[error(transparent)]
     NotLeading(#[from] NotLeading),
-    #[error("the stream goes on after what this node has read")]
+    #[error("the stream has messages that this node has not read")]
     Behind,
 }
 
@@ -215,12 +213,6 @@ impl Publisher {
             self.follower.step(feed, FleetRole::Standby).await;
         }
         let published = feed.snapshots.load();
-        // The chain goes on from what is shown.
-        self.follower
-            .journal
-            .as_ref()
-            .map_or(Ok(()), |journal| journal.take_back(published.last))
-            .map_err(FleetError::from)?;
         let epoch = take_epoch(&*self.port, &self.store, &*self.clock, published.last.epoch().max(least)).await?;
         let (sequence, follows, node) = (end, published.last, self.limits.node.as_str());
         lease.metrics = Some(self.follower.metrics.clone());

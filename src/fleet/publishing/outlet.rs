@@ -102,7 +102,7 @@ impl OutletQueue {
 
     /// Adds one message with all that has changed since the fleet has seen the chain, under this id.
     fn push_all(&mut self, id: SnapshotId, snapshots: &Snapshots) {
-        snapshots.update(|chain| chain.rename(id));
+        snapshots.update(|chain| chain.set_id(id));
         self.is_overfull = false;
         let (chain, mut codes) = (snapshots.load(), CodesByHash::default());
         let entries = Entry::between(self.seen.as_deref(), &chain, &mut codes);

@@ -7,7 +7,7 @@ use tokio::sync::MutexGuard;
 
 use super::{NotLeading, StreamSending, StreamWriter};
 use crate::{
-    ledger::{Chain, FeedProblem, SnapshotId, codec::LeaderTime},
+    ledger::{Chain, FeedProblem, SnapshotId},
     lock::Mutex,
     publish::{Change, Commit, Sink, Unpublished},
 };
@@ -68,11 +68,9 @@ impl StreamSink {
 }
 
 impl Sink for StreamSink {
-    fn take(&mut self, change: &Arc<Change>, after: &Arc<Chain>) -> bool {
-        let message = change.message(LeaderTime::of(after.newest.published));
-        let is_sent = message.is_some();
-        message.into_iter().for_each(|message| self.take_message(change.id, message));
-        is_sent
+    /// Takes nothing: messages are encoded where they wait for the stream ([`take_message`](Self::take_message)).
+    fn take(&mut self, _: &Arc<Change>, _: &Arc<Chain>) -> bool {
+        false
     }
 
     fn commit(&mut self) -> LocalBoxFuture<'_, Result<Commit, Unpublished>> {

@@ -8,9 +8,7 @@ use crate::{
         SnapshotId, Snapshots, Stamp, Unfit,
         codec::{CodesByHash, EntryError, LeaderTime, StreamChanges, StreamMessage, check},
     },
-    publish::{Change, journal::Journal},
     state::CodeCache,
-    store::corrupted,
 };
 
 /// Applies the messages of a stream to a state.
@@ -24,7 +22,6 @@ pub struct Applier {
 }
 
 /// The reason why a message is not applied.
-#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
     /// Messages before it are missing.
@@ -52,19 +49,13 @@ impl Applier {
         &self.state
     }
 
-    /// Applies the message `id`, whose snapshot the leader has dated, after writing it to the journal if there is one.
+    /// Applies the message `id`, whose snapshot the leader has dated.
     ///
     /// # Errors
     ///
-    /// Returns [`ApplyError::Gap`] if it is not the next message, and [`ApplyError::Entry`] if it does not fit the state, a
-    /// block is not what its header says, or the journal cannot be written. The state is as it was then.
-    pub fn apply(
-        &mut self,
-        id: SnapshotId,
-        dated: LeaderTime,
-        message: StreamMessage,
-        journal: Option<&Journal>,
-    ) -> Result<(), ApplyError> {
+    /// Returns [`ApplyError::Gap`] if it is not the next message, and [`ApplyError::Entry`] if it does not fit the state or a block is not
+    /// what its header says. The state is as it was then.
+    pub fn apply(&mut self, id: SnapshotId, dated: LeaderTime, message: StreamMessage) -> Result<(), ApplyError> {
         let last = self.state.load().last;
         let stamp = Stamp { id, at: self.clock.earliest_or_own(id.epoch(), dated) };
         let is_next = match &message {
@@ -81,16 +72,11 @@ impl Applier {
                 self.state.update(|chain| chain.begin_epoch(id.epoch()));
                 Ok(())
             }
-            StreamMessage::Changes(changes) => Ok(self.apply_changes(stamp, changes, journal)?),
+            StreamMessage::Changes(changes) => Ok(self.apply_changes(stamp, changes)?),
         }
     }
 
-    fn apply_changes(
-        &mut self,
-        stamp: Stamp,
-        changes: StreamChanges,
-        journal: Option<&Journal>,
-    ) -> Result<(), EntryError> {
+    fn apply_changes(&mut self, stamp: Stamp, changes: StreamChanges) -> Result<(), EntryError> {
         if changes.forgets {
             self.codes = CodesByHash::default();
         }
@@ -99,11 +85,7 @@ impl Applier {
             for entry in changes.entries {
                 let record = entry.read(chain, &self.codes)?;
                 check(&record)?;
-                let change = journal.map(|journal| (journal, Change::of(chain, stamp.id, &record)));
                 chain.apply(stamp, record)?;
-                if let Some((journal, change)) = change {
-                    journal.write(&change).map_err(|error| corrupted(error.to_string()))?;
-                }
             }
             Ok(())
         })

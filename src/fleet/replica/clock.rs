@@ -2,7 +2,7 @@
 //!
 //! A node that asks at the moment `t` and gets the reply `T` knows that the leader's clock showed at most `T` at `t`, however
 //! long the reply took. So `T` and the time since `t` are an upper bound of what that clock shows now, and the age of a thing
-//! that the leader has dated is at most the bound less the date: it may say too much, and never too little.
+//! that the leader has dated is at most the bound less the date: it is an upper bound.
 
 use std::{
     collections::{BTreeMap, VecDeque},

@@ -16,7 +16,6 @@ use crate::{
         Retention, SnapshotId, Snapshots,
         codec::{LeaderTime, StateImage},
     },
-    publish::journal::Journal,
     state::CodeCache,
 };
 
@@ -41,7 +40,7 @@ pub struct ReplicaBase {
     pub codes: Arc<CodeCache>,
     /// The part of the past that is retained.
     pub kept: Retention,
-    /// The most bytes of the cache of an upstream's state, for a fleet that follows one.
+    /// The most bytes of the cache of the upstream's state.
     pub cache: usize,
     /// The bounds of the leader's clock.
     pub clock: LeaderClock,
@@ -149,14 +148,14 @@ impl Following {
     ///
     /// Returns [`FollowError::Gap`] if the next message is not in the stream, [`FollowError::Mismatch`] if it cannot be
     /// applied, and [`FollowError::Fleet`] if NATS does not answer.
-    pub async fn next(&mut self, journal: Option<&Journal>) -> Result<(SnapshotId, Instant), FollowError> {
+    pub async fn next(&mut self) -> Result<(SnapshotId, Instant), FollowError> {
         self.open().await?;
         let Some(messages) = &mut self.messages else { return Ok((self.state().load().last, now())) };
         let message = messages.next().await;
         let arrived = now();
         let arrival = message.unwrap_or_else(|| Err(FleetError::nats("the stream cannot be read", "it ended")));
         let (sequence, part) = arrival.inspect_err(|_| self.ask_again())?;
-        self.reading.arrive(sequence, part, journal)?;
+        self.reading.arrive(sequence, part)?;
         Ok((self.state().load().last, arrived))
     }
 }

@@ -10,7 +10,7 @@ mod pulse;
 mod reading;
 
 pub use self::{
-    apply::{Applier, ApplyError},
+    apply::Applier,
     clock::LeaderClock,
     following::{Following, ReplicaBase},
     pulse::{PulseWatch, beat},
@@ -24,15 +24,11 @@ use std::{
 
 use futures::{FutureExt, future::LocalBoxFuture};
 
-use super::{
-    pool,
-    servers::{FleetChain, FleetError, FleetLink, FleetMetrics, FleetPort, FleetRole, ImageKey},
-};
+use super::servers::{FleetChain, FleetError, FleetMetrics, FleetPort, FleetRole, ImageKey};
 use crate::source::{Feed, FeedSource};
 use crate::{
     clock::now,
     ledger::{Chain, FeedProblem, FeedState, SnapshotId, Snapshots},
-    publish::journal::Journal,
 };
 
 /// The pause before something that failed is tried again, and the time between two looks at the feed's health.
@@ -49,8 +45,6 @@ pub struct Follower {
     base: ReplicaBase,
     /// The state as far as the stream was read; `None` while it begins anew with an image.
     pub(in crate::fleet) following: Option<Following>,
-    /// Whether the journal does not have that state, but what is shown, since the state began with an image.
-    is_detached: bool,
     pulse: PulseWatch,
     /// The id of the image after which the stream has a gap.
     useless: Option<u64>,
@@ -63,8 +57,6 @@ pub struct Follower {
     /// The chain whose rules this node has.
     chain: FleetChain,
     pub(in crate::fleet) metrics: FleetMetrics,
-    /// The journal of the state, where the node publishes a chain of presim's own. Changes are written to it before they are applied.
-    pub(in crate::fleet) journal: Option<Journal>,
 }
 
 impl Follower {
@@ -82,27 +74,20 @@ impl Follower {
             base,
             announced: following.state().load().feed(),
             following: Some(following),
-            is_detached: false,
             pulse,
             useless: None,
             problem: None,
             heard: now(),
             chain,
             metrics,
-            journal: None,
         }
-    }
-
-    /// Returns whether the journal can be written no more. A node shows nothing new then, and does not lead.
-    pub fn has_failed_disk(&self) -> bool {
-        self.journal.as_ref().is_some_and(|journal| journal.failure().is_some())
     }
 
     /// Shows the state that was reached so far in `snapshots`, with the health of the feed.
     pub fn show_in(&self, snapshots: &Snapshots) {
         let reached = self.reached(snapshots);
         let health = self.health(&reached);
-        snapshots.follow(&reached, health, self.pulse.caught_up());
+        snapshots.replace_from_leader(&reached, health, self.pulse.caught_up());
     }
 
     /// Follows for as long as it is polled.
@@ -114,7 +99,7 @@ impl Follower {
 
     /// Waits for the next message or for some time, applies the message, and shows the state that has been reached.
     pub async fn step(&mut self, feed: &mut Feed, role: FleetRole) {
-        self.advance(feed, role).await;
+        self.advance(feed).await;
         let last = feed.snapshots.load().last;
         let newest = self.pulse.newest().filter(|newest| newest.epoch() == last.epoch());
         self.metrics.show_role(role);
@@ -131,15 +116,9 @@ impl Follower {
         self.metrics.takeovers.increment(1);
     }
 
-    async fn advance(&mut self, feed: &mut Feed, role: FleetRole) {
-        if self.has_failed_disk() {
-            self.following = None;
-            tokio::time::sleep(RETRY_PAUSE).await;
-            return self.show(feed);
-        }
+    async fn advance(&mut self, feed: &mut Feed) {
         let Some(following) = &mut self.following else {
-            self.restart(role).await;
-            self.attach(feed);
+            self.restart().await;
             return self.show(feed);
         };
         let was_open = following.is_open();
@@ -151,7 +130,7 @@ impl Follower {
         let stepped = match opened {
             Ok(()) => tokio::select! {
                 biased;
-                stepped = following.next(self.journal.as_ref().filter(|_| !self.is_detached)) => stepped.map(Some),
+                stepped = following.next() => stepped.map(Some),
                 () = self.pulse.beat() => Ok(None),
                 () = tokio::time::sleep(RETRY_PAUSE) => Ok(None),
             },
@@ -162,7 +141,6 @@ impl Follower {
                 self.heard = arrived;
                 self.problem = None;
                 if last > feed.snapshots.load().last {
-                    self.attach(feed);
                     self.show(feed);
                     feed.count(arrived);
                 }
@@ -188,7 +166,7 @@ impl Follower {
             }
             Err(error) => {
                 tracing::warn!(%error, "the stream cannot be followed from here: the state begins anew with an image");
-                if matches!(error, FollowError::Mismatch(_)) && !self.has_failed_disk() {
+                if matches!(error, FollowError::Mismatch(_)) {
                     self.problem = Some(FeedProblem::Mismatch);
                     feed.count_divergence();
                 }
@@ -199,11 +177,10 @@ impl Follower {
     }
 
     /// Begins anew with an image, if there is one that helps, and asks the leader for one otherwise.
-    async fn restart(&mut self, role: FleetRole) {
+    async fn restart(&mut self) {
         let ours = &self.chain;
         if let Ok(Some(theirs)) = self.port.chain().await
-            // A node that publishes has a pool and a directory of its chain alone.
-            && !(ours.is_continued_by(&theirs) && (role == FleetRole::Replica || ours.genesis == theirs.genesis))
+            && !ours.is_same(&theirs)
         {
             if self.problem != Some(FeedProblem::OtherChain) {
                 tracing::error!(
@@ -226,7 +203,6 @@ impl Follower {
             Ok(Some(following)) => {
                 self.problem = None;
                 self.following = Some(following);
-                self.is_detached = self.journal.is_some();
             }
             Ok(None) => {
                 self.port.want_image().await;
@@ -240,20 +216,6 @@ impl Follower {
                 }
                 tokio::time::sleep(RETRY_PAUSE).await;
             }
-        }
-    }
-
-    /// Has the journal begin anew with the state that was reached, once that is newer than what is shown. Until then the
-    /// journal has what is shown, from which this node goes on if the stream has lost it.
-    fn attach(&mut self, feed: &Feed) {
-        let (Some(journal), Some(following), true) = (&self.journal, &self.following, self.is_detached) else { return };
-        let reached = following.state().load();
-        if reached.last <= feed.snapshots.load().last {
-            return;
-        }
-        match journal.replace_state(&reached) {
-            Ok(()) => self.is_detached = false,
-            Err(error) => tracing::error!(%error, "the fleet's state cannot be written to the data directory"),
         }
     }
 
@@ -275,16 +237,12 @@ impl Follower {
     /// Returns the newest of what was reached and what `snapshots` show already.
     fn reached(&self, snapshots: &Snapshots) -> Arc<Chain> {
         let shown = snapshots.load();
-        let reached = self.following.as_ref().filter(|_| !self.is_detached);
-        let reached = reached.map(|following| following.state().load());
+        let reached = self.following.as_ref().map(|following| following.state().load());
         reached.filter(|reached| reached.last > shown.last).unwrap_or(shown)
     }
 
     /// Returns the health of the feed of a node that shows this.
     fn health(&self, shown: &Chain) -> FeedState {
-        if self.has_failed_disk() {
-            return FeedState::Degraded(FeedProblem::Store);
-        }
         let health = self.pulse.health(shown.last, self.announced);
         match self.problem {
             Some(problem) if !health.is_degraded() => FeedState::Degraded(problem),
@@ -302,7 +260,7 @@ impl Follower {
         let health = self.health(&reached);
         let is_newer = reached.last > shown.last;
         if is_newer || health != feed.status.state() {
-            feed.snapshots.follow(&reached, health, self.pulse.caught_up());
+            feed.snapshots.replace_from_leader(&reached, health, self.pulse.caught_up());
         }
         if is_newer {
             feed.pool.advance();
@@ -324,7 +282,6 @@ impl Follower {
     pub fn go_on_from(&mut self, snapshots: &Snapshots, sequence: u64) {
         let applier = self.base.applier(snapshots.mirror());
         self.following = Some(Following::from(self.port.clone(), applier, sequence));
-        self.is_detached = false;
     }
 }
 
@@ -333,17 +290,10 @@ impl Follower {
 pub struct ReplicaSource {
     /// The follower of the stream.
     pub follower: Follower,
-    /// The connection over which sent transactions come.
-    pub link: FleetLink,
 }
 
 impl FeedSource for ReplicaSource {
     fn run(self: Box<Self>, feed: Feed) -> LocalBoxFuture<'static, ()> {
-        async move {
-            // For those who ask what waits, and are notified of it. Nothing of it is mined here.
-            let _filling = pool::fill(self.link, feed.pool.clone(), None);
-            self.follower.run(feed).await;
-        }
-        .boxed_local()
+        self.follower.run(feed).boxed_local()
     }
 }

@@ -7,7 +7,6 @@ use crate::{
         SnapshotId, Snapshots,
         codec::{EntryError, MAX_STREAM_BYTES, StreamMessage, join},
     },
-    publish::journal::Journal,
 };
 
 /// The reason why the stream cannot be followed from here.
@@ -89,12 +88,7 @@ impl StreamReading {
     ///
     /// Returns [`FollowError::Gap`] if a message before it is missing or the message cannot be read, and [`FollowError::Mismatch`] if the message cannot be
     /// applied.
-    pub fn arrive(
-        &mut self,
-        sequence: u64,
-        part: Option<ArrivedPart>,
-        journal: Option<&Journal>,
-    ) -> Result<(), FollowError> {
+    pub fn arrive(&mut self, sequence: u64, part: Option<ArrivedPart>) -> Result<(), FollowError> {
         if sequence <= self.read {
             return match part.filter(|part| part.id > self.newest) {
                 // The sequences of a stream never begin again, and its ids grow with them.
@@ -149,7 +143,7 @@ impl StreamReading {
         let message = join(&parts, MAX_STREAM_BYTES).map_err(|error| error.to_string());
         let message = message.and_then(|message| StreamMessage::read(&message).map_err(|error| error.to_string()));
         let (dated, message) = message.map_err(unread)?;
-        self.applier.apply(id, dated, message, journal)?;
+        self.applier.apply(id, dated, message)?;
         self.sequence = sequence;
         Ok(())
     }

@@ -6,11 +6,11 @@ use async_nats::HeaderMap;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 
-use super::{LEFT, MIN_SNAPSHOT, PAGE, PATH, proof::Proof};
+use super::{LEFT, MIN_SNAPSHOT, PAGE, PATH};
 
 /// The error of a request whose `Authorization` has a token of the wallet: whoever hears what goes over NATS could use it, and any
 /// replica may get the message.
-pub const WALLET_TOKEN_REFUSED: &str = "unauthorized: a token of --wallet-token-file is not taken over NATS, where others hear it: send the request over HTTP, and replace the token";
+pub const WALLET_TOKEN_REJECTED: &str = "unauthorized: a token of --wallet-token-file is not taken over NATS, where others hear it: send the request over HTTP, and replace the token";
 
 /// Returns the error of an answer of `bytes` bytes, of which a message takes `most`.
 pub fn too_large(bytes: usize, most: usize) -> String {
@@ -40,25 +40,18 @@ pub struct ArrivedRequest<'a> {
     pub node: Option<ForwardingNode<'a>>,
 }
 
-/// The words of a node on the client whose request it forwards.
+/// The client whose request a node forwards, as the node reports it.
 #[derive(Debug)]
 pub struct ForwardingNode<'a> {
     /// The origin of the page that calls.
     pub page: Option<&'a str>,
     /// The time by which the node wants the answer.
     pub until: Option<Instant>,
-    /// The proof that the client has a token of the wallet, or the problem of the proof; `None` if there is none.
-    pub proof: Option<Result<Proof<'a>, &'static str>>,
 }
 
 impl<'a> ArrivedRequest<'a> {
-    /// Reads a request. One that another node forwards was sent to the subject `forwarded`.
-    pub(super) fn read(
-        text: &'a Bytes,
-        headers: Option<&'a HeaderMap>,
-        max_answer: usize,
-        forwarded: Option<&'a str>,
-    ) -> Self {
+    /// Reads a request: a client's own, or one that another node forwards.
+    pub(super) fn read(text: &'a Bytes, headers: Option<&'a HeaderMap>, max_answer: usize, is_forwarded: bool) -> Self {
         let header = |name| headers?.get(name).map(|value| value.as_str());
         let left = || header(LEFT)?.parse().ok().map(Duration::from_millis);
         Self {
@@ -67,11 +60,8 @@ impl<'a> ArrivedRequest<'a> {
             path: header(PATH),
             min_snapshot: header(MIN_SNAPSHOT),
             authorization: header("Authorization"),
-            node: forwarded.map(|subject| ForwardingNode {
-                page: header(PAGE),
-                until: left().map(|left| Instant::now() + left),
-                proof: Proof::read(subject, headers, text),
-            }),
+            node: is_forwarded
+                .then(|| ForwardingNode { page: header(PAGE), until: left().map(|left| Instant::now() + left) }),
         }
     }
 }

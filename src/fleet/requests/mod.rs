@@ -5,20 +5,17 @@
 
 mod arriving;
 mod leader;
-mod proof;
 mod serving;
-mod wallet;
 
 pub use self::{
-    arriving::{Answers, ArrivedRequest, ForwardingNode, WALLET_TOKEN_REFUSED, too_large},
-    leader::{ForwardError, ForwardedRequest, LeaderClient, Mac},
-    proof::Proof,
+    arriving::{Answers, ArrivedRequest, WALLET_TOKEN_REJECTED, too_large},
+    leader::{ForwardError, ForwardedRequest, LeaderClient},
     serving::ServedRequests,
 };
 
 use tokio::sync::watch;
 
-use super::servers::{FleetLink, NodeIdentity};
+use super::servers::FleetLink;
 
 /// The header with the path that a request would have over HTTP.
 const PATH: &str = "x-presim-path";
@@ -38,22 +35,6 @@ const AT_ONCE: usize = 1_024;
 pub struct Membership {
     /// The connection to the fleet.
     pub link: FleetLink,
-    /// The node's part in publishing; `None` on a replica.
-    pub publishes: Option<PublishingNode>,
-}
-
-/// A node that publishes, as the other nodes of its fleet know it.
-#[derive(Clone, Debug)]
-pub struct PublishingNode {
-    /// The node's identity.
-    pub identity: NodeIdentity,
-    /// Whether the node leads.
-    pub leads: watch::Receiver<bool>,
-}
-
-impl Membership {
-    /// Returns whether this node leads the fleet.
-    pub fn leads(&self) -> bool {
-        self.publishes.as_ref().is_some_and(|own| *own.leads.borrow())
-    }
+    /// Whether the node leads, if it publishes; `None` on a replica.
+    pub leads: Option<watch::Receiver<bool>>,
 }

@@ -21,31 +21,27 @@ const GROUP: &str = "presim";
 
 /// The answering of requests over NATS, which ends when dropped.
 #[derive(Debug)]
-pub struct ServedRequests(Vec<JoinHandle<()>>);
+pub struct ServedRequests(JoinHandle<()>);
 
 impl Drop for ServedRequests {
     fn drop(&mut self) {
-        self.0.iter().for_each(JoinHandle::abort);
+        self.0.abort();
     }
 }
 
 impl Membership {
-    /// Begins to answer requests. A replica is one of the service that clients of NATS ask; a node that publishes answers other
-    /// nodes: as the leader while it leads, and for the wallet if that is with its data directory.
+    /// Begins to answer requests. A replica is one of the service that clients of NATS ask; a node that publishes answers the replicas
+    /// while it leads.
     ///
     /// # Errors
     ///
     /// Returns the error of NATS if it does not take the subscription of a replica.
     pub async fn serve(&self, answers: Arc<dyn Answers>) -> eyre::Result<ServedRequests> {
         let (client, names) = (self.link.client.clone(), &self.link.names);
-        let Some(own) = &self.publishes else {
-            return Ok(ServedRequests(vec![serve_replica(client, names.rpc(), answers).await?]));
-        };
-        let (wallet, always) = (names.wallet(&own.identity.id), watch::channel(true).1);
-        let leads = own.leads.clone();
-        let of_leader = serve_nodes(client.clone(), names.leader(), answers.clone(), leads);
-        let of_wallet = serve_nodes(client, wallet, answers, always);
-        Ok(ServedRequests(vec![tokio::spawn(of_leader), tokio::spawn(of_wallet)]))
+        Ok(ServedRequests(match &self.leads {
+            None => serve_replica(client, names.rpc(), answers).await?,
+            Some(leads) => tokio::spawn(serve_nodes(client, names.leader(), answers, leads.clone())),
+        }))
     }
 }
 
@@ -63,7 +59,7 @@ async fn serve_replica(client: Client, subject: String, answers: Arc<dyn Answers
         let answer = |request: async_nats::service::Request| async move {
             let Message { payload, headers, .. } = &request.message;
             let most = client.server_info().max_payload;
-            let answer = answers.answer(&ArrivedRequest::read(payload, headers.as_ref(), most, None)).await;
+            let answer = answers.answer(&ArrivedRequest::read(payload, headers.as_ref(), most, false)).await;
             // A client that is gone reads no answer.
             let _ = request.respond(Ok(answer)).await;
         };
@@ -100,7 +96,7 @@ async fn serve_nodes(client: Client, subject: String, answers: Arc<dyn Answers>,
             requests = None;
         }
     });
-    let (client, subject, answers) = (&client, &subject, &answers);
+    let (client, _subject, answers) = (&client, &subject, &answers);
     let answer = |Message { payload, headers, reply, .. }: Message| async move {
         // An answer goes nowhere but into the inbox of whoever asks: this node may publish to more than a replica may.
         let Some(reply) = reply.filter(|reply| reply.starts_with("_INBOX.")) else { return };
@@ -109,7 +105,7 @@ async fn serve_nodes(client: Client, subject: String, answers: Arc<dyn Answers>,
             tracing::debug!(client = name.as_str(), "another node forwards a request");
         }
         let most = client.server_info().max_payload;
-        let answer = answers.answer(&ArrivedRequest::read(&payload, headers, most, Some(subject))).await;
+        let answer = answers.answer(&ArrivedRequest::read(&payload, headers, most, true)).await;
         let _ = client.publish(reply, answer).await;
     };
     arriving.for_each_concurrent(AT_ONCE, answer).await;

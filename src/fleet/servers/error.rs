@@ -8,7 +8,6 @@ use crate::{ledger::codec::VERSION, store::StoreError};
 pub const CLUSTER: (u64, u64) = (2, 12);
 
 /// The reason why a fleet cannot be joined.
-#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Debug, thiserror::Error)]
 pub enum FleetError {
     /// The servers cannot be reached.
@@ -36,11 +35,6 @@ pub enum FleetError {
         "the fleet {fleet} is of chain {theirs}, and this node's chain is {ours}: give another --fleet, or begin it anew with --publish-anew"
     )]
     OtherChain { fleet: String, theirs: String, ours: String },
-    /// The history of this node goes on after the end of the stream.
-    #[error(
-        "the data directory ends with snapshot {ours:#x}, and the stream of fleet {fleet}, which ends with {theirs:#x}, does not have it: give another --data-dir, or begin the fleet anew with --publish-anew"
-    )]
-    OtherHistory { fleet: String, ours: u64, theirs: u64 },
     /// There is no such fleet, or more than one, or it is not what the flags say.
     #[error("{0}")]
     Which(String),

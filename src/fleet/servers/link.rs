@@ -148,28 +148,8 @@ impl FleetLink {
             duplicate_window: Duration::from_secs(120),
             ..stream::Config::default()
         };
-        let sent = stream::Config {
-            name: self.names.pool_stream(),
-            subjects: vec![self.names.pool()],
-            max_bytes: most / 4,
-            // Stored transactions are not dropped for newer ones: their leader deletes them.
-            discard: stream::DiscardPolicy::New,
-            num_replicas: copies,
-            duplicate_window: Duration::from_secs(120),
-            ..stream::Config::default()
-        };
-        for stream in [stream, sent] {
-            let opened = self.open_or_create(stream).await;
-            opened.map_err(FleetError::of_nats("a stream of the fleet cannot be created (--publish-mb)"))?;
-        }
-        let sent = self.jetstream.get_stream(self.names.pool_stream()).await;
-        let known = sent.map_err(FleetError::of_nats("the stream of sent transactions cannot be opened"))?;
-        let known = known.cached_info().config.clone();
-        if !known.max_age.is_zero() || known.discard != stream::DiscardPolicy::New {
-            let lasting = stream::Config { max_age: Duration::ZERO, discard: stream::DiscardPolicy::New, ..known };
-            let updated = self.jetstream.update_stream(lasting).await;
-            updated.map_err(FleetError::of_nats("the stream of sent transactions cannot be updated"))?;
-        }
+        let opened = self.open_or_create(stream).await;
+        opened.map_err(FleetError::of_nats("the stream of the fleet cannot be created (--publish-mb)"))?;
         for bucket in [Bucket::Facts, Bucket::Lease].map(|bucket| self.names.bucket(bucket)) {
             let opened = self.open_or_create(bucket_config(&bucket, copies)).await;
             opened.map_err(FleetError::of_nats("a bucket of the fleet cannot be created"))?;

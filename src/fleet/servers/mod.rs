@@ -21,13 +21,10 @@ pub use self::{
     parts::{ArrivedPart, headers},
     port::{
         ACK_TIMEOUT, Arrivals, Bucket, BucketEntry, FleetPort, PartAck, REPLY_TIMEOUT, REQUEST_TIMEOUT, ShortMessage,
-        StreamEnds, StreamEntry, Topic, end_of, find,
+        StreamEnds, StreamEntry, Topic,
     },
 };
-use crate::{
-    chain::{ChainSpec, TradingWorld},
-    ledger::codec::VERSION,
-};
+use crate::{chain::ChainSpec, ledger::codec::VERSION};
 
 /// The names of a fleet's subjects, its stream and its buckets.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,16 +49,6 @@ impl FleetNames {
         format!("presim.{}.feed", self.fleet)
     }
 
-    /// Returns the name of the stream of sent transactions.
-    pub fn pool_stream(&self) -> String {
-        format!("presim-pool_{}", self.fleet)
-    }
-
-    /// Returns the subject of sent transactions.
-    pub fn pool(&self) -> String {
-        format!("presim.{}.pool", self.fleet)
-    }
-
     /// Returns the subject on which replicas answer JSON-RPC.
     pub fn rpc(&self) -> String {
         format!("presim.{}.rpc", self.fleet)
@@ -75,12 +62,6 @@ impl FleetNames {
     /// Returns the subject of requests that only the leader can answer. Only nodes of the fleet may publish to it.
     pub fn leader(&self) -> String {
         format!("presim.{}.leader", self.fleet)
-    }
-
-    /// Returns the subject of requests for the wallet that stays with the data directory `id`. Only nodes of the
-    /// fleet may publish to it.
-    pub fn wallet(&self, id: &str) -> String {
-        format!("presim.{}.wallet.{id}", self.fleet)
     }
 
     /// Returns the subject of short messages of a topic.
@@ -111,22 +92,11 @@ pub struct FleetChain {
     pub genesis: B256,
     /// The geth-format `config` with the chain's forks.
     pub config: ChainConfig,
-    /// Whether the chain is the built-in devnet.
-    pub builtin: bool,
-    /// The addresses of the trading world's contracts; `None` on a chain without them.
-    pub trading: Option<TradingWorld>,
     /// Milliseconds between blocks, for simulations of several.
     pub block_time_ms: u64,
-    /// The facts about an upstream's chain beside those; `None` on a chain of presim's own.
-    pub upstream: Option<FollowedChain>,
-}
-
-/// The facts that the nodes of a fleet know of an upstream's chain.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct FollowedChain {
     /// The contract that wraps the native currency, if it is known.
     pub wrapper: Option<Address>,
-    /// Contracts that presim cannot execute, beside those that it knows of the chain.
+    /// Contracts that presim cannot execute, in addition to those that it knows of the chain.
     pub natives: Vec<Address>,
 }
 
@@ -134,25 +104,21 @@ impl FleetChain {
     /// The key of the chain in the bucket of facts.
     pub const KEY: &str = "chain";
 
-    /// Describes a chain with these rules, which is neither the built-in devnet nor an upstream's.
-    pub fn of(spec: &ChainSpec, genesis: B256) -> Self {
+    /// Describes a chain with these rules, on which the contracts `natives` cannot be executed.
+    pub fn of(spec: &ChainSpec, genesis: B256, natives: Vec<Address>) -> Self {
         Self {
             version: VERSION,
             genesis,
             config: spec.config().clone(),
-            builtin: false,
-            trading: None,
             block_time_ms: u64::try_from(spec.block_time().as_millis()).unwrap_or(u64::MAX),
-            upstream: None,
+            wrapper: spec.wrapper(),
+            natives,
         }
     }
 
-    /// Returns whether a node that has the rules of this chain can follow the other: it is the same, or a new one of the built-in
-    /// devnet.
-    pub fn is_continued_by(&self, other: &Self) -> bool {
-        let has_same_rules = (&self.config, self.block_time_ms, self.upstream.is_some())
-            == (&other.config, other.block_time_ms, other.upstream.is_some());
-        has_same_rules && (self.genesis == other.genesis || self.builtin && other.builtin)
+    /// Returns whether the other is the same chain with the same rules.
+    pub fn is_same(&self, other: &Self) -> bool {
+        (&self.config, self.block_time_ms, self.genesis) == (&other.config, other.block_time_ms, other.genesis)
     }
 
     /// Returns the chain's id and genesis, for people.

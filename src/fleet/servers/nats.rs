@@ -77,10 +77,6 @@ impl FleetPort for FleetLink {
         async move {
             let stream = self.stream().await?;
             stream.purge().await.map_err(FleetError::of_nats("the fleet's stream cannot be purged"))?;
-            // Transactions that were sent to the chain of before may be valid on the new one.
-            if let Ok(sent) = self.jetstream.get_stream(self.names.pool_stream()).await {
-                sent.purge().await.map_err(FleetError::of_nats("the sent transactions cannot be purged"))?;
-            }
             Ok(())
         }
         .boxed()

@@ -1,4 +1,4 @@
-//! The servers of a fleet as its nodes use them: NATS in production, and a model of them in the simulation of `benches/faults`.
+//! The servers of a fleet as its nodes use them: NATS in production, and a model of them in the simulation of faults.
 
 use std::{fmt, num::NonZeroUsize, time::Duration};
 
@@ -120,7 +120,7 @@ pub trait FleetPort: fmt::Debug + Send + Sync {
     /// Creates what the fleet needs on the servers and is missing there.
     fn repair(&self) -> BoxFuture<'_, Result<(), FleetError>>;
 
-    /// Deletes the messages of the stream, and the sent transactions.
+    /// Deletes the messages of the stream.
     fn purge(&self) -> BoxFuture<'_, Result<(), FleetError>>;
 
     /// Returns the most bytes of a part.
@@ -265,54 +265,4 @@ impl dyn FleetPort + '_ {
     pub async fn want_image(&self) {
         self.publish(Topic::WantImage, Bytes::new()).await;
     }
-}
-
-/// Returns the id of the stream's last message that is one of presim's; `None` if it has none.
-///
-/// # Errors
-///
-/// Returns [`FleetError::Nats`] if NATS does not answer.
-pub async fn end_of(port: &dyn FleetPort) -> Result<Option<SnapshotId>, FleetError> {
-    let StreamEnds { first, last, .. } = port.ends().await?;
-    for sequence in (first.max(1)..=last).rev() {
-        if let StreamEntry::Part { id, .. } = port.at(sequence).await? {
-            return Ok(Some(id));
-        }
-    }
-    Ok(None)
-}
-
-/// Returns the sequence of the last part of the message `wanted`; `None` if the stream does not have it. Ids grow with the
-/// sequence.
-///
-/// # Errors
-///
-/// Returns [`FleetError::Nats`] if NATS does not answer.
-pub async fn find(port: &dyn FleetPort, wanted: SnapshotId) -> Result<Option<u64>, FleetError> {
-    let StreamEnds { first: mut low, last: mut high, .. } = port.ends().await?;
-    let mut found = None;
-    while low <= high {
-        let middle = low + (high - low) / 2;
-        let mut sequence = middle;
-        let part = loop {
-            match port.at(sequence).await? {
-                StreamEntry::Part { id, is_last, .. } => break Some((id, is_last)),
-                _ if sequence == high => break None,
-                _ => sequence += 1,
-            }
-        };
-        match part {
-            Some((id, is_last)) if id <= wanted => {
-                if id == wanted && is_last {
-                    found = Some(sequence);
-                }
-                low = sequence + 1;
-            }
-            _ => match middle.checked_sub(1) {
-                Some(before) => high = before,
-                None => break,
-            },
-        }
-    }
-    Ok(found)
 }

@@ -46,9 +46,8 @@ impl Chain {
                 if stays { self.confirm(after.stamped(stamp)) } else { self.replace_ahead(after.stamped(stamp)) }
             }
             Record::Content(block) => self.complete(block),
-            Record::FallBack(feed) => {
+            Record::GoBack { number, feed } if number == self.latest.head.number() => {
                 self.feed = feed;
-                let number = self.latest.head.number();
                 if self.newest.open.is_some() || self.newest.head.number() != number {
                     let again = self.latest.copy().named(stamp.id);
                     self.forget_from(number + 1);
@@ -161,7 +160,7 @@ impl Chain {
         Unfit::unless(parent.head_hash() == block.header.parent_hash, number)?;
         let remote = self.remote()?;
         let (view, same, changes) = match changes {
-            BlockChanges::Unknown => (remote.cut(number, hash), None, None),
+            BlockChanges::Unknown => (remote.push_unknown_block(number, hash), None, None),
             BlockChanges::Touched(touched) => (remote.touch(number, hash, &touched), None, None),
             BlockChanges::Listed(changes) => (remote.advance_by_list(number, hash, &changes), None, Some(changes)),
             BlockChanges::These(changes) => (remote.advance(number, hash, &changes), None, Some(changes)),
@@ -201,7 +200,7 @@ impl Chain {
         // The sub-blocks of a block that became canonical unchanged are states of the chain.
         let unchanged = canonical.path.first().is_some_and(|step| step.from == self.newest.state)
             && self.newest.open.as_ref().is_some_and(|open| open.header.number == number);
-        if unchanged || self.has_begun(&canonical.head) {
+        if unchanged || self.open_is_prefix_of(&canonical.head) {
             self.retain_hashes_of(number);
         } else {
             self.provisional.remove(number..=number);

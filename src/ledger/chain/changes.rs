@@ -31,9 +31,9 @@ pub enum BlockChanges {
     These(Arc<Vec<AccountChange>>),
 }
 
-/// A block does not stand on the blocks that are known.
+/// A block has an unknown parent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("block {0} does not stand on the blocks that are known")]
+#[error("block {0} has an unknown parent")]
 pub struct Unfit(pub u64);
 
 impl Unfit {

@@ -107,7 +107,7 @@ impl Chain {
     }
 
     /// Prunes the oldest blocks after genesis, a few at once, until they are within the bounds of [`Retention`]. Their
-    /// headers stay. An upstream's blocks are not pruned, but [put away](Self::put_away).
+    /// headers stay. An upstream's blocks are not pruned, but [put away](Self::drop_old_block).
     ///
     /// [`Retention`]: super::Retention
     pub(super) fn prune(&mut self) {

@@ -244,13 +244,13 @@ impl Chain {
 
     /// Returns a copy for a node that follows: with the health of the feed, and whether the node has caught up.
     #[must_use]
-    pub fn followed(&self, feed: FeedState, caught_up: &Arc<CaughtUp>) -> Self {
+    pub fn as_followed(&self, feed: FeedState, caught_up: &Arc<CaughtUp>) -> Self {
         Self { feed, caught_up: Some(caught_up.clone()), ..self.clone() }
     }
 
     /// Gives the newest moment this id, and forgets the ids before: they were this node's own, and no other node of its fleet has
     /// them.
-    pub fn rename(&mut self, id: SnapshotId) {
+    pub fn set_id(&mut self, id: SnapshotId) {
         let again = |snapshot: &Snapshot| Arc::new(snapshot.copy().named(id));
         self.last = id;
         self.sealed = self.sealed.iter().map(|(number, snapshot)| (*number, again(snapshot))).collect();
@@ -278,7 +278,7 @@ impl Chain {
             }
             self.sealed = rest;
             if let Some(oldest) = oldest {
-                self.put_away(&oldest.head);
+                self.drop_old_block(&oldest.head);
                 drop_aside(oldest);
             }
         }
@@ -286,13 +286,13 @@ impl Chain {
         while self.is_upstreams() && self.blocks.len() > self.kept.blocks {
             let oldest = self.blocks.get_min().map(|(_, block)| block.clone());
             let Some(oldest) = oldest.filter(|oldest| oldest.number() < self.oldest_state()) else { break };
-            self.put_away(&oldest);
+            self.drop_old_block(&oldest);
         }
         self.prune();
     }
 
     /// Returns whether the block being built is a beginning of `block`.
-    fn has_begun(&self, block: &SealedBlock) -> bool {
+    fn open_is_prefix_of(&self, block: &SealedBlock) -> bool {
         let Some(open) = self.newest.open.as_ref().filter(|open| open.header.number == block.number()) else {
             return false;
         };
@@ -383,7 +383,7 @@ impl Chain {
 
     /// Stops retaining the state after `block`, and its body if the archive has it. An upstream's block is removed as a
     /// whole.
-    fn put_away(&mut self, block: &SealedBlock) {
+    fn drop_old_block(&mut self, block: &SealedBlock) {
         if self.is_upstreams() {
             self.forget_transactions(block);
             self.numbers.remove(&block.hash());

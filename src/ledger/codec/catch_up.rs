@@ -21,10 +21,7 @@ impl Entry {
         let first = known.and_then(|number| chain.state_after(number)).unwrap_or_else(|| chain.latest());
         let mut entries = vec![match known {
             None => Self::Restart(Box::new(Head::of(first))),
-            Some(number) if number < seen_head => {
-                Self::GoBack(Box::new(GoBack { head: Head::of(first), feed: chain.feed().into() }))
-            }
-            Some(_) => Self::FallBack(chain.feed().into()),
+            Some(_) => Self::GoBack(Box::new(GoBack { head: Head::of(first), feed: chain.feed().into() })),
         }];
         let passed = first.head.number() + 1..=head;
         let passed = passed.filter_map(|number| Canonical::passed(chain, number, codes));

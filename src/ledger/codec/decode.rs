@@ -52,7 +52,6 @@ impl Entry {
             Self::Preconfirmed(preconfirmed) => preconfirmed.read(on, codes)?,
             Self::Canonical(canonical) => canonical.read(on, codes)?,
             Self::Content(block) => Record::Content(block.read(None)?),
-            Self::FallBack(feed) => Record::FallBack(feed.read()?),
             Self::GoBack(back) => back.read(on)?,
             Self::Restart(head) => head.read()?,
             Self::Tags(tags) => Record::Tags(tags.into()),

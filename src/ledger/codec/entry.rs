@@ -34,9 +34,7 @@ pub enum Entry {
     Canonical(Box<Canonical>),
     /// The content of a canonical block that came as a header alone.
     Content(Box<Block>),
-    /// The removal of what was pre-confirmed.
-    FallBack(FeedFields),
-    /// The return of the upstream's chain to a block.
+    /// The return to a block.
     GoBack(Box<GoBack>),
     /// A canonical block of the upstream without known ancestors, and the block with which an image begins.
     Restart(Box<Head>),
@@ -137,11 +135,10 @@ const SEAL: u8 = 1;
 const PRECONFIRMED: u8 = 2;
 const CANONICAL: u8 = 3;
 const CONTENT: u8 = 4;
-const FALL_BACK: u8 = 5;
-const GO_BACK: u8 = 6;
-const RESTART: u8 = 7;
-const TAGS: u8 = 8;
-const FEED: u8 = 9;
+const GO_BACK: u8 = 5;
+const RESTART: u8 = 6;
+const TAGS: u8 = 7;
+const FEED: u8 = 8;
 
 impl Entry {
     /// Returns the encoded form of `record`, which changes `on`, and adds the codes that accounts get by it; `None` for the return
@@ -183,7 +180,6 @@ impl Entry {
             Record::Restart { block, hashes, verified } => {
                 Self::Restart(Box::new(Head::with(Block::of(block, *verified, 0), hashes)))
             }
-            Record::FallBack(feed) => Self::FallBack((*feed).into()),
             Record::Tags(tags) => Self::Tags((*tags).into()),
             Record::Content(block) => Self::Content(Box::new(Block::of(block, Verified::None, 0))),
             Record::Feed(feed) => Self::Feed((*feed).into()),
@@ -199,7 +195,6 @@ impl Entry {
             Self::Preconfirmed(preconfirmed) => (PRECONFIRMED, preconfirmed),
             Self::Canonical(canonical) => (CANONICAL, canonical),
             Self::Content(block) => (CONTENT, block),
-            Self::FallBack(feed) => (FALL_BACK, feed),
             Self::GoBack(back) => (GO_BACK, back),
             Self::Restart(head) => (RESTART, head),
             Self::Tags(tags) => (TAGS, tags),
@@ -234,7 +229,6 @@ impl Entry {
             PRECONFIRMED => Self::Preconfirmed(decode(fields)?),
             CANONICAL => Self::Canonical(decode(fields)?),
             CONTENT => Self::Content(decode(fields)?),
-            FALL_BACK => Self::FallBack(decode(fields)?),
             GO_BACK => Self::GoBack(decode(fields)?),
             RESTART => Self::Restart(decode(fields)?),
             TAGS => Self::Tags(decode(fields)?),

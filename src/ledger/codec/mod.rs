@@ -22,7 +22,7 @@ pub use self::{
     check::check,
     codes::CodesByHash,
     decode::EntryError,
-    entry::{Block, Entry, SubBlock},
+    entry::{Block, Entry},
     frame::{
         Frame, MAX_IMAGE_BYTES, MAX_SHORT_BYTES, MAX_STREAM_BYTES, VERSION, frames, join, read, unpacked_bytes, write,
     },

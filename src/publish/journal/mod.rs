@@ -13,7 +13,6 @@ mod blocks;
 mod commit;
 mod progress;
 mod prune;
-mod replace;
 mod restore;
 mod tables;
 
@@ -31,23 +30,10 @@ use self::{
 };
 use crate::{
     chain::{BlockKeeper, SealedBlock},
-    ledger::{Snapshot, Snapshots, codec::StoredAccount},
+    ledger::{Snapshot, codec::StoredAccount},
     state::LocalWorld,
     store::{Store, StoreError, encode},
 };
-
-/// A chain of presim's own as it was created or restored, before anything is built on it.
-#[derive(Debug)]
-pub struct ChainOrigin {
-    /// The description of the chain.
-    pub identity: ChainIdentity,
-    /// The chain up to its newest snapshot.
-    pub snapshots: Snapshots,
-    /// The journal, if the store is durable.
-    pub journal: Option<Journal>,
-    /// Whether the chain was created by this start.
-    pub is_new: bool,
-}
 
 /// The journal of a chain: writes its blocks and records to a store, and restores the chain from it.
 #[derive(Clone, Debug)]

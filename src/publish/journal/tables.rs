@@ -69,12 +69,6 @@ impl ChainIdentity {
         Self { layout: LAYOUT, genesis, builtin, genesis_file, chain_file, founded, config, trading }
     }
 
-    /// Describes another chain, which replaces this one in its store: its blocks are not those of a file.
-    #[must_use]
-    pub fn replaced_by(&self, genesis: B256, config: ChainConfig, trading: Option<TradingWorld>) -> Self {
-        Self { genesis, config, trading, founded: u64::MAX, ..self.clone() }
-    }
-
     /// Reads the description of the chain in `store`. Returns `None` if the store holds no chain yet.
     ///
     /// # Errors

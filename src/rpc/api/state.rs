@@ -21,7 +21,7 @@ use crate::{
             dialect::Dialect,
             error::{Result, RpcError},
         },
-        run::{Backend, Run, remote::StateCompletion, request::Request},
+        run::{Backend, Run, remote::UpstreamGateway, request::Request},
     },
     state::{Account, FetchError, RemoteView},
     upstream::Ask,
@@ -262,7 +262,7 @@ impl Query for GetProof {
 /// # Errors
 ///
 /// Returns an error if the state has changes that are in no block of the upstream's, or the upstream's error.
-pub async fn forward_proof(remote: &StateCompletion, request: &Request, out: &mut Vec<u8>) -> Result<()> {
+pub async fn forward_proof(remote: &UpstreamGateway, request: &Request, out: &mut Vec<u8>) -> Result<()> {
     let wanted = GetProof::parse(&request.params, request.caller.dialect)?;
     let published = &request.published;
     let at = match (published.select(wanted.selector()), published.forked_at()) {
@@ -291,11 +291,6 @@ pub async fn forward_proof(remote: &StateCompletion, request: &Request, out: &mu
     let proof = remote.upstream()?.one(ask, request.ticket.deadline().into()).await.map_err(FetchError::from)?;
     out.extend_from_slice(proof.get().as_bytes());
     Ok(())
-}
-
-/// Returns whether a transaction count has what waits in the pool.
-pub fn counts_pool(params: &str, dialect: &Dialect) -> bool {
-    parse::<GetTransactionCount>(params, dialect).is_ok_and(|request| select(request.block) == Selector::Pending)
 }
 
 /// Returns the value that `get` reads from an account, or its default if the account does not exist.

@@ -26,7 +26,7 @@ use crate::{
         params,
         protocol::error::{Outcome, Result, RpcError},
         run::{
-            request::{Request, begin},
+            request::{Request, open_answer},
             runner::RequestRunner,
         },
     },
@@ -245,7 +245,7 @@ impl Serve for GetStatus {
             feed: FeedSummary::of(runner.published().feed()),
             warning: runner.unknown_fork(),
         };
-        let mut out = begin(&request.id, "result");
+        let mut out = open_answer(&request.id);
         json::bounded_value(&mut out, &status, runner.limits().max_response)?;
         Ok(out)
     }

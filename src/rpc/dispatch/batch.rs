@@ -115,10 +115,10 @@ impl Message {
         for (index, AnswerText { text, held, .. }) in answers.into_iter().enumerate() {
             joined.text.push(if index == 0 { b'[' } else { b',' });
             joined.text.extend_from_slice(&text);
-            joined.held.absorb(held);
+            joined.held.merge(held);
         }
         joined.text.push(b']');
-        joined.held.absorb(self.caller.memory.take_always(joined.text.len() - length));
+        joined.held.merge(self.caller.memory.take_always(joined.text.len() - length));
         joined
     }
 }

@@ -10,8 +10,8 @@ use crate::{
         protocol::error::Result,
         run::{
             ExecutedBy, RunHandler,
-            remote::StateCompletion,
-            request::{Request, begin},
+            remote::UpstreamGateway,
+            request::{Request, open_answer},
             runner::RequestRunner,
         },
     },
@@ -31,7 +31,7 @@ impl RequestRunner {
     /// Returns the error of this node or that of the upstream.
     pub(super) async fn ask_of_past(
         self: &Arc<Self>,
-        remote: &StateCompletion,
+        remote: &UpstreamGateway,
         run: RunHandler,
         request: Request,
         fork: u64,
@@ -46,7 +46,7 @@ impl RequestRunner {
         if number(params.get(place)).is_some_and(|number| number > fork) {
             return own;
         }
-        let mut out = begin(&request.id, "result");
+        let mut out = open_answer(&request.id);
         let start = out.len();
         remote.forward(&request, &mut out).await?;
         let answer: Value = objects::from_slice(&out[start..]).unwrap_or_default();
@@ -61,7 +61,7 @@ impl RequestRunner {
     /// Returns the logs of a range that begins in the upstream's chain.
     async fn logs(
         self: &Arc<Self>,
-        remote: &StateCompletion,
+        remote: &UpstreamGateway,
         run: RunHandler,
         request: Request,
         fork: u64,
@@ -72,7 +72,7 @@ impl RequestRunner {
             Some("pending") => request.published.newest.header().number,
             _ => request.published.head().number(),
         });
-        let mut out = begin(&request.id, "result");
+        let mut out = open_answer(&request.id);
         let start = out.len();
         filter.insert("toBlock".to_owned(), json!(format!("{:#x}", last.min(fork))));
         let params = json!([filter]).to_string().into();
@@ -85,7 +85,7 @@ impl RequestRunner {
         let params = json!([filter]).to_string().into();
         let (_, ours) = self.run(run, Request { params, ..request.clone() }, &mut ExecutedBy::Node).await?;
         let theirs = out[start..].trim_ascii_end().strip_suffix(b"]").map_or(start, |list| start + list.len());
-        let ours = ours.get(begin(&request.id, "result").len()..).and_then(|list| list.strip_prefix(b"["));
+        let ours = ours.get(open_answer(&request.id).len()..).and_then(|list| list.strip_prefix(b"["));
         let Some(ours) = ours else { return Ok(out) };
         let is_first = out[start..theirs].trim_ascii() == b"[";
         out.truncate(theirs);

@@ -15,13 +15,13 @@ use super::{
 use crate::rpc::{
     api::{log::Poll, status::StatusBoard, testing::changes::Testing, watch::Watches},
     protocol::error::{Outcome, Result, RpcError},
-    run::{ExecutedBy, LeaderUse, UpstreamUse, filters::Move, request::Request, runner::RequestRunner},
+    run::{AnsweredBy, ExecutedBy, filters::Move, request::Request, runner::RequestRunner},
 };
 use crate::telemetry::{Counter, Histogram, Metrics};
 
 /// The handler of all requests, whatever their transport.
 #[derive(Debug)]
-pub struct Front {
+pub struct Dispatcher {
     /// The parts of the node that the methods use.
     pub services: Services,
     metrics: Metrics,
@@ -47,7 +47,7 @@ struct Counted {
     seconds: Histogram,
 }
 
-impl Front {
+impl Dispatcher {
     /// Creates a front before `runner` counting into `metrics`. The status names the `contracts` of the chain.
     pub fn new(
         runner: RequestRunner,
@@ -98,12 +98,13 @@ impl Front {
     /// request.
     async fn run_or_ask(&self, handler: Handler, request: Request, facts: &mut AnswerFacts) -> Result<Vec<u8>> {
         let (method, runner) = (request.method, &self.services.runner);
-        if let Some(leader) = runner.leader_for(&request)
-            && (!matches!(method.leader, LeaderUse::Wallet)
-                || !leader.publishes()
-                || leader.leaves_wallet_to_leader().await?)
+        if method.by == AnsweredBy::Wallet
+            && let Some(leader) = &runner.leader
         {
-            return Box::pin(runner.ask(leader, handler, request)).await;
+            leader.ensure_wallet().await?;
+        }
+        if let Some(leader) = runner.leader_for(&request) {
+            return Box::pin(runner.run_or_ask_leader(leader, handler, request)).await;
         }
         match (handler, &runner.remote) {
             (Handler::Serve(serve), _) => serve(&self.services, request).await,
@@ -112,8 +113,10 @@ impl Front {
                 facts.moves = Some(moves);
                 answer
             }
-            (Handler::Run(run), Some(remote)) if method.upstream != UpstreamUse::Unasked => {
-                Box::pin(runner.run_beside(remote, run, request)).await
+            (Handler::Run(run), Some(remote))
+                if matches!(method.by, AnsweredBy::WhoKnows | AnsweredBy::WholeState | AnsweredBy::Taker) =>
+            {
+                Box::pin(runner.run_or_ask_upstream(remote, run, request)).await
             }
             (Handler::Run(run), Some(remote))
                 if request.published.tags().is_some() && may_name_a_block(&request.params) =>
@@ -121,7 +124,7 @@ impl Front {
                 Box::pin(runner.run_at_any_block(remote, run, request, &mut facts.by)).await
             }
             (Handler::Run(run), Some(remote)) if remote.lacks_rules => {
-                Box::pin(runner.run_or_forward(remote, run, request, &mut facts.by)).await
+                Box::pin(runner.run_or_upstream_executes(remote, run, request, &mut facts.by)).await
             }
             (Handler::Run(run), _) => runner.run(run, request, &mut facts.by).await.map(|(_, answer)| answer),
         }

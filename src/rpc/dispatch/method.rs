@@ -15,10 +15,7 @@ use crate::{
         },
         params,
         protocol::error::Result,
-        run::{
-            LeaderUse, MethodInfo, MethodScope, RunHandler, UpstreamUse, WaitingPart, request::Request,
-            runner::RequestRunner,
-        },
+        run::{AnsweredBy, MethodInfo, MethodScope, RunHandler, SealedOnly, request::Request, runner::RequestRunner},
     },
     scheduler::{
         LaneName::Read,
@@ -97,24 +94,18 @@ impl MethodRoute {
 
     /// Builds the row of a method that reads blocks or their contents, which an upstream may know if the node does not.
     pub const fn history<M: Method>(name: &'static str) -> Self {
-        Self::run::<M>(name, On(Read)).upstream(UpstreamUse::IfUnknown)
-    }
-
-    /// Sets the upstream's part in answering.
-    pub const fn upstream(mut self, upstream: UpstreamUse) -> Self {
-        self.info.upstream = upstream;
-        self
+        Self::run::<M>(name, On(Read)).by(AnsweredBy::WhoKnows)
     }
 
     /// Sets the part of the answer that waits until `latest` has its block.
-    pub const fn waits(mut self, waits: WaitingPart) -> Self {
+    pub const fn waits(mut self, waits: SealedOnly) -> Self {
         self.info.waits = waits;
         self
     }
 
-    /// Sets the part of another node of the fleet in answering.
-    pub const fn by(mut self, leader: LeaderUse) -> Self {
-        self.info.leader = leader;
+    /// Sets the node that answers.
+    pub const fn by(mut self, by: AnsweredBy) -> Self {
+        self.info.by = by;
         self
     }
 

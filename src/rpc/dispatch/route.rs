@@ -10,33 +10,24 @@ use crate::rpc::{
     params,
     protocol::error::{Result, RpcError},
     run::{
-        ExecutedBy, LeaderUse, RunHandler, UpstreamUse,
+        AnsweredBy, ExecutedBy, RunHandler,
         leader::{self, Leader},
-        remote::StateCompletion,
-        request::{Request, begin},
+        remote::UpstreamGateway,
+        request::{Request, open_answer},
         runner::RequestRunner,
     },
 };
 
 impl RequestRunner {
-    /// Returns the client of the leader if another node has a part in answering a method. The leader has the pool and
-    /// the accounts, blocks whose bodies this node does not have, and the upstream where this node has none.
+    /// Returns the client of the leader if this node is a replica, which may have to ask it.
     pub fn leader_for(&self, request: &Request) -> Option<&dyn Leader> {
-        let leader = self.leader.as_deref()?;
-        // A node that stands by beside an upstream has the same source as the leader.
-        let stands_for_itself = leader.leads() || leader.publishes() && self.remote.is_some();
-        let has_part = match request.method.leader {
-            LeaderUse::Wallet => true,
-            _ if stands_for_itself => false,
-            LeaderUse::Always => true,
-            LeaderUse::If(has_part) => has_part(&request.params, request.caller.dialect),
-            LeaderUse::IfUnknown => match request.method.upstream {
-                UpstreamUse::IfUnknown => true,
-                UpstreamUse::Proves | UpstreamUse::Sends => self.has_no_upstream(),
-                UpstreamUse::Unasked => false,
-            },
+        let leader = self.leader.as_deref().filter(|leader| !leader.publishes())?;
+        let is_asked = match request.method.by {
+            AnsweredBy::Reader | AnsweredBy::WhoKnows => true,
+            AnsweredBy::WholeState | AnsweredBy::Taker => self.has_no_upstream(),
+            AnsweredBy::Node | AnsweredBy::Wallet => false,
         };
-        has_part.then_some(leader)
+        is_asked.then_some(leader)
     }
 
     /// Has the leader of the fleet answer a request, if this node cannot.
@@ -44,14 +35,17 @@ impl RequestRunner {
     /// # Errors
     ///
     /// Returns the error of the run, or that of the leader.
-    pub async fn ask(self: &Arc<Self>, leader: &dyn Leader, handler: Handler, request: Request) -> Result<Vec<u8>> {
-        let mut out = begin(&request.id, "result");
+    pub async fn run_or_ask_leader(
+        self: &Arc<Self>,
+        leader: &dyn Leader,
+        handler: Handler,
+        request: Request,
+    ) -> Result<Vec<u8>> {
+        let mut out = open_answer(&request.id);
         let mut own = None;
-        let may_know =
-            matches!(request.method.leader, LeaderUse::IfUnknown) && request.method.upstream == UpstreamUse::IfUnknown;
-        if let (Handler::Run(run), true) = (handler, may_know) {
+        if let (Handler::Run(run), AnsweredBy::WhoKnows) = (handler, request.method.by) {
             match self.run(run, request.clone(), &mut ExecutedBy::Node).await {
-                Ok((Lookup::Nothing, answer)) if !self.backend.withholds(&request) => own = Some(Ok(answer)),
+                Ok((Lookup::Nothing, answer)) if !self.backend.hides(&request) => own = Some(Ok(answer)),
                 // A snapshot is known by the nodes of the fleet under the same id, and an old one by none of them.
                 Err(error @ RpcError::UnknownBlock(UnknownBlock::Snapshot { .. } | UnknownBlock::Within)) => {
                     return Err(error);
@@ -74,7 +68,7 @@ impl RequestRunner {
             },
             (Err(error), None) => return Err(error),
         }
-        self.backend.withhold(&request, &self.published(), &mut out, start);
+        self.backend.hide(&request, &self.published(), &mut out, start);
         Ok(out)
     }
 
@@ -83,16 +77,16 @@ impl RequestRunner {
     /// # Errors
     ///
     /// Returns the error of the run, or that of the other node.
-    pub async fn run_or_forward(
+    pub async fn run_or_upstream_executes(
         self: &Arc<Self>,
-        remote: &StateCompletion,
+        remote: &UpstreamGateway,
         run: RunHandler,
         request: Request,
         by: &mut ExecutedBy,
     ) -> Result<Vec<u8>> {
         match self.run(run, request.clone(), by).await {
             Err(RpcError::Unexecutable(why)) => {
-                let mut out = begin(&request.id, "result");
+                let mut out = open_answer(&request.id);
                 if let Some(leader) = self.leader.as_ref().filter(|_| self.has_no_upstream()) {
                     out.extend_from_slice(leader::ask(&**leader, &request).await?.get().as_bytes());
                     *by = ExecutedBy::Upstream;
@@ -112,13 +106,13 @@ impl RequestRunner {
     /// Returns the error of the run, or that of the upstream.
     pub async fn run_at_any_block(
         self: &Arc<Self>,
-        remote: &StateCompletion,
+        remote: &UpstreamGateway,
         run: RunHandler,
         mut request: Request,
         by: &mut ExecutedBy,
     ) -> Result<Vec<u8>> {
         loop {
-            match self.run_or_forward(remote, run, request.clone(), by).await {
+            match self.run_or_upstream_executes(remote, run, request.clone(), by).await {
                 Err(RpcError::UnknownBlock(unknown)) => request = self.with_older(request, unknown).await?,
                 answered => return answered,
             }
@@ -130,23 +124,23 @@ impl RequestRunner {
     /// # Errors
     ///
     /// Returns the error of the run, or that of the upstream.
-    pub async fn run_beside(
+    pub async fn run_or_ask_upstream(
         self: &Arc<Self>,
-        remote: &StateCompletion,
+        remote: &UpstreamGateway,
         run: RunHandler,
         request: Request,
     ) -> Result<Vec<u8>> {
-        let mut out = begin(&request.id, "result");
+        let mut out = open_answer(&request.id);
         let fork = request.published.forked_at();
-        match (request.method.upstream, fork) {
-            (UpstreamUse::Proves, _) => state::forward_proof(remote, &request, &mut out).await?,
-            (UpstreamUse::Sends, None) => {
+        match (request.method.by, self.taker(&request)) {
+            (AnsweredBy::WholeState, _) => state::forward_proof(remote, &request, &mut out).await?,
+            (AnsweredBy::Taker, Some(remote)) => {
                 let SendRaw { transaction } = params::parse(&request.params, request.caller.dialect)?;
                 json::data(&mut out, remote.send_on(&transaction.0, &request).await?.as_slice());
             }
-            (UpstreamUse::Sends | UpstreamUse::IfUnknown | UpstreamUse::Unasked, _) => {
+            _ => {
                 let own = match self.run(run, request.clone(), &mut ExecutedBy::Node).await {
-                    Ok((Lookup::Nothing, own)) if !self.backend.withholds(&request) => Ok(own),
+                    Ok((Lookup::Nothing, own)) if !self.backend.hides(&request) => Ok(own),
                     // An upstream knows nothing of snapshots, nor of states within blocks.
                     Err(error @ RpcError::UnknownBlock(UnknownBlock::Snapshot { .. } | UnknownBlock::Within)) => {
                         return Err(error);
@@ -164,10 +158,10 @@ impl RequestRunner {
     }
 
     /// Has the upstream answer a request that presim cannot answer.
-    async fn forward(&self, remote: &StateCompletion, request: &Request, out: &mut Vec<u8>) -> Result<()> {
+    async fn forward(&self, remote: &UpstreamGateway, request: &Request, out: &mut Vec<u8>) -> Result<()> {
         let start = out.len();
         remote.forward(request, out).await?;
-        self.backend.withhold(request, &self.published(), out, start);
+        self.backend.hide(request, &self.published(), out, start);
         Ok(())
     }
 }

@@ -21,7 +21,7 @@ use serde::{Deserialize, de::IgnoredAny};
 use serde_json::value::RawValue;
 
 use super::{
-    front::{AnswerFacts, Front},
+    front::{AnswerFacts, Dispatcher},
     method::{Handler, MethodRoute},
     table,
 };
@@ -32,9 +32,9 @@ use crate::rpc::{
     run::{
         ExecutedBy,
         filters::Move,
-        remote::StateCompletion,
-        request::{Caller, Request, begin},
-        subscriptions::Starting,
+        remote::UpstreamGateway,
+        request::{Caller, Request, open_answer, open_error},
+        subscriptions::PendingSubscriptions,
     },
 };
 use crate::{ledger::Chain, objects, scheduler};
@@ -75,22 +75,18 @@ pub struct AnsweredPoll {
 #[derive(Clone, Debug)]
 pub struct Message {
     /// The front that answers.
-    pub front: Arc<Front>,
+    pub front: Arc<Dispatcher>,
     /// The sender.
     pub caller: Arc<Caller>,
     /// The publication on which the requests run.
     pub published: Arc<Chain>,
     /// The subscriptions that the message starts, if its connection can subscribe.
-    pub starting: Option<Arc<Starting>>,
+    pub starting: Option<Arc<PendingSubscriptions>>,
 }
 
-/// Returns the answer to a text that is not JSON-RPC. It counts against the client's rate as a request does.
-pub fn refuse(caller: &Caller, error: RpcError) -> Bytes {
-    AnswerText::refusal(caller, &Id::Null, error).around()
-}
-
-/// Returns the answer to a message that is rejected as a whole. It counts against the client's rate as a request does.
-pub fn reject(caller: &Caller, body: &str, error: RpcError) -> Bytes {
+/// Returns the answer to a message that is rejected as a whole, with the id of `body` if it is a request. It counts against the
+/// client's rate as a request does.
+pub fn error_answer(caller: &Caller, body: &str, error: RpcError) -> Bytes {
     let id = Single::parse(body).and_then(|single| plain_id(single.id));
     AnswerText::refusal(caller, &id.unwrap_or(Id::Null), error).around()
 }
@@ -114,7 +110,7 @@ impl AnswerText {
 
     /// Returns the text, which holds its bytes until its last part is dropped.
     fn around(self) -> Bytes {
-        self.held.around(self.text)
+        self.held.attach(self.text)
     }
 
     /// Returns the answer to a single request, or to a batch.
@@ -166,10 +162,10 @@ fn plain_id(id: &RawValue) -> Option<Id<'_>> {
 impl Message {
     /// Creates a message of a caller that has just arrived.
     pub fn new(
-        front: &Arc<Front>,
+        front: &Arc<Dispatcher>,
         caller: &Arc<Caller>,
         published: &Arc<Chain>,
-        starting: Option<&Arc<Starting>>,
+        starting: Option<&Arc<PendingSubscriptions>>,
     ) -> Self {
         let (front, caller, published) = (front.clone(), caller.clone(), published.clone());
         Self { front, caller, published, starting: starting.cloned() }
@@ -227,7 +223,7 @@ impl Message {
     ) -> AnswerText {
         // jsonrpsee has copied the parameters, so the copy is used.
         let params = params.map(|params| ByteString::from(Box::<str>::from(params.into_owned()).into_string()));
-        let room = AnswerRoom::of(self.caller.memory.clone().nothing());
+        let room = AnswerRoom::of(self.caller.memory.clone().empty());
         self.run(&id, &method, params, room, batch).await
     }
 
@@ -338,12 +334,12 @@ impl Message {
     }
 
     /// Answers a method that presim does not have with the upstream's answer.
-    async fn forward(&self, id: &Id<'_>, name: &str, params: Option<&str>, remote: &StateCompletion) -> AnswerText {
+    async fn forward(&self, id: &Id<'_>, name: &str, params: Option<&str>, remote: &UpstreamGateway) -> AnswerText {
         let runner = &self.front.services.runner;
         let (deadline, most) = (runner.ticket(&self.caller).deadline(), runner.limits().max_response);
         match remote.forward_unknown(name, params.unwrap_or("[]"), deadline).await {
             Ok(result) if result.get().len() < most => {
-                let mut text = begin(id, "result");
+                let mut text = open_answer(id);
                 text.extend_from_slice(result.get().as_bytes());
                 text.push(b'}');
                 AnswerText::small(&self.caller, text)
@@ -442,7 +438,7 @@ async fn decided_before(text: &str, response: HttpResponse, max_batch: usize) ->
 
 /// Returns an error answer.
 pub fn failure(id: &Id<'_>, error: RpcError) -> Vec<u8> {
-    let mut out = begin(id, "error");
+    let mut out = open_error(id);
     json::value(&mut out, &error.into_object());
     out.push(b'}');
     out

@@ -1,6 +1,6 @@
 //! The shapes of what is written by hand: headers, transactions, logs, call frames and access lists of blocks.
 
-#![expect(dead_code, reason = "the fields are shapes: the writers of this room write them")]
+#![expect(dead_code, reason = "the fields are shapes: the writers beside this file write them")]
 
 use alloy_primitives::U256;
 use schemars::JsonSchema;

@@ -123,7 +123,7 @@ impl MemoryQuota {
     }
 
     /// Returns a holder of no bytes, which can grow.
-    pub const fn nothing(self: Arc<Self>) -> HeldBytes {
+    pub const fn empty(self: Arc<Self>) -> HeldBytes {
         HeldBytes { quota: self, bytes: 0 }
     }
 
@@ -179,7 +179,7 @@ impl HeldBytes {
 
     /// Takes `bytes` more in any case.
     pub fn grow_always(&mut self, bytes: usize) {
-        self.absorb(self.quota.take_always(bytes));
+        self.merge(self.quota.take_always(bytes));
     }
 
     /// Waits until the connection may have `bytes` more, and takes them.
@@ -207,12 +207,12 @@ impl HeldBytes {
     }
 
     /// Adds the bytes of `other` to these.
-    pub fn absorb(&mut self, mut other: Self) {
+    pub fn merge(&mut self, mut other: Self) {
         self.bytes += std::mem::take(&mut other.bytes);
     }
 
     /// Returns a text that gives these bytes back when its last part has been written and dropped.
-    pub fn around(self, text: Vec<u8>) -> Bytes {
+    pub fn attach(self, text: Vec<u8>) -> Bytes {
         struct HeldText(Vec<u8>, HeldBytes);
         impl AsRef<[u8]> for HeldText {
             fn as_ref(&self) -> &[u8] {
@@ -267,7 +267,7 @@ impl AnswerRoom {
     /// Returns the room that was taken.
     pub fn taken(&self) -> HeldBytes {
         let mut held = self.0.lock();
-        let nothing = held.quota().clone().nothing();
+        let nothing = held.quota().clone().empty();
         std::mem::replace(&mut *held, nothing)
     }
 }
@@ -330,7 +330,7 @@ mod tests {
     async fn a_body_waits_until_bytes_are_given_back() {
         let memory = memory();
         let held = memory.quota().take(3_500).expect("half");
-        let mut body = memory.quota().nothing();
+        let mut body = memory.quota().empty();
         let wait = tokio::spawn(async move {
             body.wait_to_grow(3_000).await;
             body

@@ -20,7 +20,7 @@ pub struct MessageBytes {
 impl MessageBytes {
     /// Creates an empty count.
     pub fn new(memory: Arc<MemoryQuota>, progress: Arc<Progress>) -> Self {
-        let held = Mutex::new(memory.clone().nothing());
+        let held = Mutex::new(memory.clone().empty());
         Self { memory, progress, held }
     }
 
@@ -51,13 +51,13 @@ impl MessageBytes {
 
     /// Notes that a part of the message has arrived.
     pub fn moves(&self) {
-        self.progress.piece_moves();
+        self.progress.on_partial();
     }
 
     /// Returns the bytes of a message that has come whole.
     pub fn message(&self) -> HeldBytes {
-        self.progress.piece_is_whole();
-        std::mem::replace(&mut *self.held.lock(), self.memory.clone().nothing())
+        self.progress.on_complete();
+        std::mem::replace(&mut *self.held.lock(), self.memory.clone().empty())
     }
 
     /// Releases the bytes of a control frame, which may come between the frames of a message (RFC 6455, 5.4).
@@ -65,7 +65,7 @@ impl MessageBytes {
         let mut held = self.held.lock();
         held.shrink(payload);
         if held.bytes() == 0 {
-            self.progress.piece_is_whole();
+            self.progress.on_complete();
         }
     }
 

@@ -83,10 +83,10 @@ impl Progress {
     }
 
     /// Notes that the head of a request has arrived. After one of HTTP/1 that is not an upgrade, another may follow.
-    pub fn greet(&self, is_http1: bool) {
+    pub fn on_head(&self, is_http1: bool) {
         self.greeted.store(true, Relaxed);
         self.reads_heads.store(is_http1, Relaxed);
-        self.piece_is_whole();
+        self.on_complete();
     }
 
     /// Begins a request.
@@ -108,7 +108,7 @@ impl Progress {
     }
 
     /// Notes that the peer has sent a valid token, or a request if none is needed.
-    pub fn know(&self) {
+    pub fn mark_known(&self) {
         self.known.store(true, Relaxed);
     }
 
@@ -152,12 +152,12 @@ impl Progress {
     }
 
     /// Notes progress of a head or a message that is not complete yet.
-    pub fn piece_moves(&self) {
+    pub fn on_partial(&self) {
         self.piece_moved.store(self.now(), Relaxed);
     }
 
     /// Notes that no head and no message is incomplete.
-    pub fn piece_is_whole(&self) {
+    pub fn on_complete(&self) {
         self.piece_moved.store(0, Relaxed);
     }
 
@@ -233,7 +233,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for NotedStream<S> {
         let done = Pin::new(&mut self.stream).poll_read(cx, into);
         let progress = &self.progress;
         if into.filled().len() > before && progress.reads_heads.load(Relaxed) && progress.under_way.load(Relaxed) == 0 {
-            progress.piece_moves();
+            progress.on_partial();
         }
         done
     }

@@ -254,7 +254,6 @@ impl From<PoolError> for RpcError {
     fn from(error: PoolError) -> Self {
         match error {
             PoolError::Store(error) => error.into(),
-            PoolError::OutboxFull => Self::limit(error.to_string()),
             other => Self::new(-32000, other.to_string()),
         }
     }

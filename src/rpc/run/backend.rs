@@ -11,7 +11,7 @@ use crate::{
     engine::{Beginnings, BlockOverrides, ConsoleOutput, Engine, SimulationRules},
     ledger::{Block, Chain, Divergences, KnownBlock, LateBounds, Selector, Snapshot},
     meter::{Meter, Stopped},
-    pool::{Acknowledgement, Pool},
+    pool::Pool,
     rpc::{
         json::Lookup,
         params::ShapeLimits,
@@ -21,6 +21,7 @@ use crate::{
         },
     },
     state::{CodeCache, Overlay},
+    store::Commit,
     telemetry::Counter,
     wallet::{Impersonated, Wallet},
 };
@@ -127,7 +128,7 @@ pub struct Run<'a> {
     /// The rules by which the request runs.
     pub by: ExecutedBy,
     /// The commit that must be on disk before the response is sent, or the verdict of another node on a transaction.
-    pub commit: Acknowledgement,
+    pub commit: Commit,
 }
 
 impl Run<'_> {

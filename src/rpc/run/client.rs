@@ -8,12 +8,10 @@ use std::{
 
 use arc_swap::ArcSwap;
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter, clock::Clock};
-use hmac::{Hmac, Mac};
-use sha2::Sha256;
 use tokio::sync::watch;
 
 use crate::rpc::protocol::error::{Result, RpcError};
-use crate::scheduler::Flow;
+use crate::scheduler::ClientShare;
 
 /// A client, for which requests are counted and workers are divided: all connections with one token, or one connection
 /// without a token.
@@ -22,7 +20,7 @@ pub struct Client {
     named: Option<Named>,
     may_use_wallet: bool,
     /// The client as the scheduler sees it.
-    flow: Arc<Flow>,
+    flow: Arc<ClientShare>,
 }
 
 /// The part of a client that has a token.
@@ -84,34 +82,12 @@ impl Token {
         let own = self.secret.as_bytes();
         own.len() == text.len() && own.iter().zip(text).fold(0, |differs, (a, b)| differs | (a ^ b)) == 0
     }
-
-    /// Returns the HMAC-SHA-256 of some texts, keyed with the token.
-    pub fn proof(&self, texts: &[&[u8]]) -> [u8; 32] {
-        self.mac(texts).finalize().into_bytes().into()
-    }
-
-    /// Returns whether `proof` is the HMAC of these texts. Compares in constant time.
-    pub fn has_proved(&self, texts: &[&[u8]], proof: &[u8]) -> bool {
-        self.mac(texts).verify_slice(proof).is_ok()
-    }
-
-    fn mac(&self, texts: &[&[u8]]) -> Hmac<Sha256> {
-        // A key of HMAC has any length.
-        let mut mac = Hmac::<Sha256>::new_from_slice(self.secret.as_bytes())
-            .unwrap_or_else(|error| panic!("a key of any length is taken: {error}"));
-        for text in texts {
-            // With the lengths, so that no two lists of texts are the same.
-            mac.update(&(text.len() as u64).to_be_bytes());
-            mac.update(text);
-        }
-        mac
-    }
 }
 
 impl Client {
     /// Creates the client of a connection without a token.
     pub fn without_token(may_use_wallet: bool) -> Self {
-        Self { named: None, may_use_wallet, flow: Flow::new() }
+        Self { named: None, may_use_wallet, flow: ClientShare::new() }
     }
 
     /// Creates a client without a token that has one quota of the workers with this one.
@@ -228,7 +204,7 @@ impl Client {
     }
 
     /// Returns the client as the scheduler sees it.
-    pub const fn flow(&self) -> &Arc<Flow> {
+    pub const fn flow(&self) -> &Arc<ClientShare> {
         &self.flow
     }
 }

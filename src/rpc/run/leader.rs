@@ -11,28 +11,24 @@ use crate::{
     rpc::protocol::error::{Result, RpcError},
 };
 
-/// The leader of a node's fleet, and the node that has the fleet's wallet.
+/// The other nodes of a node's fleet.
 pub trait Leader: std::fmt::Debug + Send + Sync {
-    /// Returns whether this node leads the fleet.
-    fn leads(&self) -> bool;
-
-    /// Returns whether this node publishes, whether it leads or stands by.
+    /// Returns whether this node publishes, whether it leads or stands by. Then it asks no leader, because it reads the same source.
     fn publishes(&self) -> bool;
 
-    /// Checks that this node, which publishes, may answer for the wallet. Returns whether the leader has to be asked
-    /// instead, because no node has the wallet yet.
+    /// Checks that this node has the wallet of the fleet.
     ///
     /// # Errors
     ///
-    /// Returns -32000 if another node has the wallet, or it is not known which one has it.
-    fn leaves_wallet_to_leader(&self) -> BoxFuture<'_, Result<bool>>;
+    /// Returns -32000 with the name of the node that has the wallet, if it is another one.
+    fn ensure_wallet(&self) -> BoxFuture<'_, Result<()>>;
 
-    /// Sends a request to the node that can answer it, with the time that it has left, and returns the JSON of the answer.
+    /// Sends a request to the leader, with the time that it has left, and returns the JSON of the answer.
     ///
     /// # Errors
     ///
-    /// Returns -32000 if the node is not there, which has changed nothing then; -32016 if it does not answer a write in time, so
-    /// that nobody knows what it has done; -32005 if too many requests are under way.
+    /// Returns -32000 if no node leads, and nothing has changed then; -32016 if a write is not answered in time, so that its outcome is
+    /// unknown; -32005 if too many requests are under way.
     fn forward<'a>(&'a self, request: &'a Request) -> BoxFuture<'a, Result<Bytes>>;
 }
 

@@ -1,6 +1,6 @@
 //! The facts of a method by which its requests are answered.
 
-use crate::{rpc::protocol::dialect::Dialect, scheduler::RunTarget};
+use crate::scheduler::RunTarget;
 
 /// The facts of a method that its requests carry.
 #[derive(Clone, Copy, Debug)]
@@ -11,16 +11,14 @@ pub struct MethodInfo {
     pub index: usize,
     /// Whether the method runs inline, on a worker, or both.
     pub target: RunTarget,
-    /// The upstream's part in answering, if the state is an upstream's.
-    pub upstream: UpstreamUse,
     /// Whether the method commits something, so that its response must not be lost.
     pub commits: bool,
     /// The nodes that have the method.
     pub scope: MethodScope,
     /// The part of the answer that waits until `latest` has its block, where the dialect says so.
-    pub waits: WaitingPart,
-    /// The part of the fleet's leader, or of the node that has its wallet, in answering.
-    pub leader: LeaderUse,
+    pub waits: SealedOnly,
+    /// The node that answers.
+    pub by: AnsweredBy,
 }
 
 impl MethodInfo {
@@ -30,11 +28,10 @@ impl MethodInfo {
             name,
             index: 0,
             target,
-            upstream: UpstreamUse::Unasked,
             commits: false,
             scope: MethodScope::Any,
-            waits: WaitingPart::Nothing,
-            leader: LeaderUse::IfUnknown,
+            waits: SealedOnly::Nothing,
+            by: AnsweredBy::Node,
         }
     }
 }
@@ -60,35 +57,26 @@ impl MethodScope {
     }
 }
 
-/// The upstream's part in answering a request, if the state is an upstream's.
+/// The node that answers the requests of a method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum UpstreamUse {
-    /// The node answers the request itself.
-    Unasked,
-    /// The node answers, or forwards the request if it does not know the block or the transaction.
-    IfUnknown,
-    /// The request is forwarded, because a proof requires the whole state.
-    Proves,
-    /// The transaction is forwarded.
-    Sends,
-}
-
-/// The part of another node of the fleet in answering a request.
-#[derive(Clone, Copy, Debug)]
-pub enum LeaderUse {
-    /// The leader answers what an upstream would be asked, if the replica does not know it.
-    IfUnknown,
-    /// The leader answers these parameters, because the answer depends on its pool.
-    If(fn(&str, &Dialect) -> bool),
-    /// The leader answers, because it has the pool, the bundles, the accounts, and the word of the chain's source.
-    Always,
-    /// The node that has the wallet of the fleet answers, because that has the ids of the batches and the keys.
+pub enum AnsweredBy {
+    /// This node.
+    Node,
+    /// This node; or its upstream, or the leader of its fleet, if it does not know the block or the transaction.
+    WhoKnows,
+    /// A node with the whole state, which a proof requires: the upstream, if the state is an upstream's.
+    WholeState,
+    /// A node that takes transactions: the upstream, if the state is an upstream's.
+    Taker,
+    /// A node of the fleet that reads the chain's source: the leader, if this node is a replica.
+    Reader,
+    /// The node of the fleet that has the wallet. The others reject the request, and name that node.
     Wallet,
 }
 
 /// The part of an answer that waits until `latest` has its block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WaitingPart {
+pub enum SealedOnly {
     /// No part.
     Nothing,
     /// A receipt, which is null until then.

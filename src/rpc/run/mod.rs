@@ -22,4 +22,4 @@ pub mod subscriptions;
 pub mod waiting;
 
 pub use backend::{Backend, RequestLimits, Run, RunHandler};
-pub use method::{ExecutedBy, LeaderUse, MethodInfo, MethodScope, UpstreamUse, WaitingPart};
+pub use method::{AnsweredBy, ExecutedBy, MethodInfo, MethodScope, SealedOnly};

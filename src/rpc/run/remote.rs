@@ -25,7 +25,7 @@ use crate::{
 
 /// The completion of state that requests need and the cache does not have.
 #[derive(Debug)]
-pub struct StateCompletion {
+pub struct UpstreamGateway {
     /// Fetches missed state.
     pub fetcher: Arc<Fetcher>,
     /// The most rounds of one request that may miss state.
@@ -59,7 +59,7 @@ impl ForwardedMethods {
 /// The methods that an upstream can execute in place of a run, with the block in their second parameter.
 const EXECUTED: [&str; 4] = ["eth_call", "eth_estimateGas", "eth_createAccessList", "eth_simulateV1"];
 
-impl FetchMissed for StateCompletion {
+impl FetchMissed for UpstreamGateway {
     fn rounds(&self) -> usize {
         self.rounds
     }
@@ -77,7 +77,7 @@ impl FetchMissed for StateCompletion {
     }
 }
 
-impl StateCompletion {
+impl UpstreamGateway {
     /// Returns the upstream.
     ///
     /// # Errors

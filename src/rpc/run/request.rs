@@ -5,7 +5,7 @@ use std::{num::NonZeroU32, sync::Arc, time::Instant};
 use bytestring::ByteString;
 use jsonrpsee::types::Id;
 
-use super::{MethodInfo, client::Client, subscriptions::Starting};
+use super::{MethodInfo, client::Client, subscriptions::PendingSubscriptions};
 use crate::rpc::{
     json,
     limits::memory::{AnswerRoom, MemoryQuota},
@@ -55,7 +55,7 @@ pub struct Request {
     /// The deadline, and the batch that the request is an entry of.
     pub ticket: Ticket,
     /// The subscriptions that the message starts; `None` over HTTP.
-    pub starting: Option<Arc<Starting>>,
+    pub starting: Option<Arc<PendingSubscriptions>>,
     /// The memory that the answer takes.
     pub room: AnswerRoom,
 }
@@ -67,8 +67,17 @@ impl Request {
     }
 }
 
-/// Returns an answer up to the value of its `result` or its `error`.
-pub fn begin(id: &Id<'_>, member: &str) -> Vec<u8> {
+/// Returns an answer up to the value of its `result`.
+pub fn open_answer(id: &Id<'_>) -> Vec<u8> {
+    open(id, "result")
+}
+
+/// Returns an answer up to the value of its `error`.
+pub fn open_error(id: &Id<'_>) -> Vec<u8> {
+    open(id, "error")
+}
+
+fn open(id: &Id<'_>, member: &str) -> Vec<u8> {
     let mut out = Vec::with_capacity(512);
     out.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
     match id {

@@ -8,7 +8,7 @@ use super::{
     Backend, RequestLimits,
     leader::Leader,
     past::PastSearch,
-    remote::StateCompletion,
+    remote::UpstreamGateway,
     request::{Caller, Request},
 };
 use crate::{
@@ -35,7 +35,7 @@ pub struct RequestRunner {
     /// The permits to wait.
     pub waiters: Waiters,
     /// The completion of state from an upstream, if there is one.
-    pub remote: Option<Arc<StateCompletion>>,
+    pub remote: Option<Arc<UpstreamGateway>>,
     /// The client of the leader, on a node of a fleet.
     pub leader: Option<Arc<dyn Leader>>,
 }
@@ -63,7 +63,7 @@ impl RequestRunner {
         executor: Executor,
         snapshots: Arc<Snapshots>,
         waiters: Waiters,
-        remote: Option<Arc<StateCompletion>>,
+        remote: Option<Arc<UpstreamGateway>>,
         leader: Option<Arc<dyn Leader>>,
     ) -> Self {
         let source: Arc<dyn FetchMissed> = match &remote {
@@ -154,8 +154,13 @@ impl RequestRunner {
     }
 
     /// Returns the upstream that answers a method which presim does not have, if one does.
-    pub fn forwards(&self, method: &str) -> Option<&StateCompletion> {
+    pub fn forwards(&self, method: &str) -> Option<&UpstreamGateway> {
         self.remote.as_deref().filter(|remote| remote.forwarded.has(method))
+    }
+
+    /// Returns the upstream that takes the transactions of a request, if not this node does: a fork sends nothing on.
+    pub fn taker(&self, request: &Request) -> Option<&UpstreamGateway> {
+        self.remote.as_deref().filter(|_| request.published.forked_at().is_none())
     }
 
     /// Returns whether the state is an upstream's that only the leader of the fleet follows.

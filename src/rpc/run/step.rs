@@ -2,18 +2,14 @@
 
 use std::sync::Arc;
 
-use alloy_primitives::B256;
-use serde::Serialize;
-
 use super::{
     Backend, ExecutedBy, Run, RunHandler,
     catch_up::await_published,
-    request::{Request, begin},
+    request::{Request, open_answer},
     runner::RequestRunner,
 };
 use crate::{
     meter::Meter,
-    pool::{Acknowledgement, SubmittedTransaction},
     rpc::{
         json::Lookup,
         protocol::error::{Result, RpcError},
@@ -39,7 +35,7 @@ pub struct StepOutcome<T> {
     /// The answer as far as the work has written it.
     pub out: Vec<u8>,
     /// The commit that must be on disk before the answer is sent.
-    pub commit: Acknowledgement,
+    pub commit: Commit,
     /// The rules by which the work has run.
     pub by: ExecutedBy,
 }
@@ -74,9 +70,9 @@ where
             page: caller.page.as_deref(),
             overlay,
             meter,
-            out: begin(id, "result"),
+            out: open_answer(id),
             by: ExecutedBy::Node,
-            commit: Commit::done().into(),
+            commit: Commit::done(),
         };
         let mut result = (self.work)(&self.runner.backend, &mut run);
         let Run { overlay, meter, mut out, commit, by, .. } = run;
@@ -168,16 +164,12 @@ impl RequestRunner {
     }
 }
 
-/// Waits until what an answer acknowledges is on disk or checked, until the request's deadline.
+/// Waits until what an answer acknowledges is on disk.
 ///
 /// # Errors
 ///
-/// Returns an error if the commit failed, if the transaction is rejected, or if neither is known at the request's deadline.
-async fn wait_durable(acknowledgement: Acknowledgement, ticket: &Ticket) -> Result<()> {
-    let commit = match acknowledgement {
-        Acknowledgement::Kept(commit) => commit,
-        Acknowledgement::Checked(submitted) => return checked(submitted, ticket).await,
-    };
+/// Returns an error if the commit failed, or did not finish before the request's deadline.
+async fn wait_durable(commit: Commit, ticket: &Ticket) -> Result<()> {
     if commit.is_done() {
         return Ok(());
     }
@@ -191,24 +183,3 @@ async fn wait_durable(acknowledgement: Acknowledgement, ticket: &Ticket) -> Resu
 }
 
 const UNSTORED: &str = "it was not stored in time, and its outcome is unknown: it may still be sent";
-
-/// The `data` of an error about a transaction that may still be mined.
-#[derive(Serialize)]
-struct SentHash {
-    hash: B256,
-}
-
-/// Waits for the verdict of the node that builds the blocks.
-async fn checked(mut submitted: SubmittedTransaction, ticket: &Ticket) -> Result<()> {
-    if let Ok(Ok(verdict)) = tokio::time::timeout_at(ticket.deadline().into(), &mut submitted.verdict).await {
-        return verdict.map_err(RpcError::from);
-    }
-    let hash = submitted.hash;
-    let text = match submitted.is_stored() {
-        true => format!(
-            "no node that builds blocks has answered in time: transaction {hash} is stored, and not checked yet: it will be mined or dropped"
-        ),
-        false => UNSTORED.to_owned(),
-    };
-    Err(RpcError::with_data(-32016, text, SentHash { hash }))
-}

@@ -135,7 +135,7 @@ impl Subscriber {
     pub fn answer_last(&self, text: Vec<u8>) {
         self.unsent_bytes.fetch_add(text.len(), AcqRel);
         let held = self.memory.take_always(text.len());
-        self.send(Outgoing::Answer(held.around(text), None));
+        self.send(Outgoing::Answer(held.attach(text), None));
     }
 
     /// Passes a message on without counting it.

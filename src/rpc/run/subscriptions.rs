@@ -118,7 +118,7 @@ pub struct Subscription {
 /// The subscriptions that one message requests. They begin when its answer is on its way, so that no notification
 /// overtakes the answer with its id.
 #[derive(Debug)]
-pub struct Starting {
+pub struct PendingSubscriptions {
     subscriptions: Arc<Subscriptions>,
     subscriber: Arc<Subscriber>,
     dialect: &'static Dialect,
@@ -218,7 +218,7 @@ impl Subscriptions {
     }
 }
 
-impl Starting {
+impl PendingSubscriptions {
     /// Creates the subscriptions of a message of `subscriber`.
     pub fn new(
         subscriptions: Arc<Subscriptions>,
@@ -316,7 +316,7 @@ impl Starting {
     }
 }
 
-impl Drop for Starting {
+impl Drop for PendingSubscriptions {
     /// Drops the promised subscriptions if the connection has ended before the answer.
     fn drop(&mut self) {
         self.abandon();

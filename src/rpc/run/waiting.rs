@@ -5,7 +5,7 @@ use alloy_primitives::U64;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{Backend, WaitingPart, request::Request};
+use super::{Backend, SealedOnly, request::Request};
 use crate::{
     ledger::{Block, Chain, Selector},
     objects,
@@ -30,13 +30,13 @@ struct OfBlock {
 
 impl Backend {
     /// Returns whether what `dialect` tells of receipts waits until `latest` has their block.
-    fn waits_in(&self, dialect: &Dialect) -> bool {
+    fn hides_unsealed(&self, dialect: &Dialect) -> bool {
         dialect.receipts_wait && self.receipts_wait
     }
 
     /// Returns whether what is in block `number` waits in `dialect` until `latest` has the block.
-    pub(in crate::rpc) fn is_waiting(&self, dialect: &Dialect, published: &Chain, number: u64) -> bool {
-        self.waits_in(dialect) && number > published.head().number()
+    pub(in crate::rpc) fn is_unsealed(&self, dialect: &Dialect, published: &Chain, number: u64) -> bool {
+        self.hides_unsealed(dialect) && number > published.head().number()
     }
 
     /// Returns the block of `selector`, whose receipts are asked for. In a dialect in which receipts wait, `None` if
@@ -48,11 +48,11 @@ impl Backend {
         selector: Selector,
     ) -> Result<Option<Block>> {
         let block = self.block(published, selector)?.filter(|block| !block.is_draft());
-        if !self.waits_in(dialect) {
+        if !self.hides_unsealed(dialect) {
             return Ok(block);
         }
         match block {
-            Some(block) if self.is_waiting(dialect, published, block.number()) => Ok(None),
+            Some(block) if self.is_unsealed(dialect, published, block.number()) => Ok(None),
             // The hash of the block while it was being built stands for the block that became of it.
             Some(block) if block.is_open() => match selector {
                 Selector::Hash(_) => self.block(published, Selector::Number(block.number())),
@@ -63,35 +63,35 @@ impl Backend {
     }
 
     /// Returns whether null, as this node's answer to `request`, stands for receipts that the node does not tell yet.
-    pub(in crate::rpc) fn withholds(&self, request: &Request) -> bool {
+    pub(in crate::rpc) fn hides(&self, request: &Request) -> bool {
         let (published, dialect) = (&request.published, request.caller.dialect);
-        if !self.waits_in(dialect) {
+        if !self.hides_unsealed(dialect) {
             return false;
         }
         match request.method.waits {
-            WaitingPart::Nothing | WaitingPart::Inclusion => false,
-            WaitingPart::Receipt => params::parse::<OfTransaction>(&request.params, dialect)
+            SealedOnly::Nothing | SealedOnly::Inclusion => false,
+            SealedOnly::Receipt => params::parse::<OfTransaction>(&request.params, dialect)
                 .is_ok_and(|of| published.transaction(&of.hash.into()).is_some()),
-            WaitingPart::BlockReceipts => params::parse::<OfBlock>(&request.params, dialect)
+            SealedOnly::BlockReceipts => params::parse::<OfBlock>(&request.params, dialect)
                 .is_ok_and(|of| published.find(of.block.into()).is_ok_and(|block| block.is_some())),
         }
     }
 
     /// Withholds what waits in the answer of another node to `request`: that node may have blocks that `latest` does not
     /// have here yet. The answer is what is in `out` after `start`.
-    pub(in crate::rpc) fn withhold(&self, request: &Request, now: &Chain, out: &mut Vec<u8>, start: usize) {
+    pub(in crate::rpc) fn hide(&self, request: &Request, now: &Chain, out: &mut Vec<u8>, start: usize) {
         let waits = request.method.waits;
-        if waits == WaitingPart::Nothing || !self.waits_in(request.caller.dialect) {
+        if waits == SealedOnly::Nothing || !self.hides_unsealed(request.caller.dialect) {
             return;
         }
         let Ok(mut answer) = objects::from_slice::<Value>(&out[start..]) else { return };
-        let first = if waits == WaitingPart::BlockReceipts { answer.get(0) } else { Some(&answer) };
+        let first = if waits == SealedOnly::BlockReceipts { answer.get(0) } else { Some(&answer) };
         let number = first.and_then(|one| one.get("blockNumber")?.as_str()?.parse::<U64>().ok());
         if number.is_none_or(|number| number.to::<u64>() <= now.head().number()) {
             return;
         }
         out.truncate(start);
-        if waits == WaitingPart::Inclusion {
+        if waits == SealedOnly::Inclusion {
             for key in ["blockHash", "blockNumber", "blockTimestamp", "transactionIndex"] {
                 answer[key] = Value::Null;
             }

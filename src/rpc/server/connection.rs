@@ -120,7 +120,7 @@ impl Connections {
     pub fn open_ipc(self: &Arc<Self>, timeout: Duration) -> Option<Arc<Connection>> {
         let progress = Progress::new(timeout);
         // A client of the socket may be silent before its first request, too.
-        progress.greet(false);
+        progress.on_head(false);
         self.add(&mut self.table.lock(), progress, None, Transport::Ipc)
     }
 

@@ -29,8 +29,8 @@ use super::{
 };
 use crate::rpc::{
     dispatch::{
-        front::Front,
-        service::{Answer, Message, reject},
+        front::Dispatcher,
+        service::{Answer, Message, error_answer},
     },
     limits::{memory::HeldBytes, stalls::Progress},
     protocol::error::RpcError,
@@ -47,7 +47,7 @@ use crate::rpc::{
 #[derive(Debug)]
 pub struct HttpService {
     /// The front that answers.
-    pub front: Arc<Front>,
+    pub front: Arc<Dispatcher>,
     /// The clients that may call.
     pub access: Arc<Access>,
     /// The settings of the server.
@@ -132,7 +132,7 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        self.progress.greet(request.version() < Version::HTTP_2 && !ws::is_upgrade(&request));
+        self.progress.on_head(request.version() < Version::HTTP_2 && !ws::is_upgrade(&request));
         match self.check(&request) {
             Ok(()) => Either::Right(self.inner.call(request)),
             Err((status, error)) => Either::Left(future::ready(Ok(refuse(status, error)))),
@@ -167,7 +167,7 @@ impl tower::Service<Request<Incoming>> for HttpConnection {
             let mut response = service.serve(request).await;
             let body = response.body_mut();
             body.under_way = Some(under_way);
-            body.window = (is_windowed && !body.rest.is_empty()).then(|| progress.open_window());
+            body.window = (is_windowed && !body.unsent.is_empty()).then(|| progress.open_window());
             Ok(response)
         })
     }
@@ -179,7 +179,7 @@ impl HttpConnection {
         let path = request.uri().path();
         let runner = &service.front.services.runner;
         if !service.access.needs_token() && !ws::is_upgrade(&request) {
-            self.connection.progress.know();
+            self.connection.progress.mark_known();
         }
         match path {
             "/health" => {
@@ -200,7 +200,7 @@ impl HttpConnection {
             None => service.access.client_of_socket(ws::offered_token(&request)),
         };
         if matches!(client, Ok(Some(_))) {
-            self.connection.progress.know();
+            self.connection.progress.mark_known();
         }
         let (client, refused) = match client {
             Ok(client) => (client.unwrap_or_else(|| self.client.clone()), None),
@@ -253,7 +253,7 @@ impl HttpConnection {
                     Err(error) => {
                         let (published, by) = (runner.published(), ExecutedBy::Node);
                         let answered = AnsweredOn { published: &published, spec: Some(&runner.backend.spec), by };
-                        return respond(reject(&caller, &body, error), Some(answered));
+                        return respond(error_answer(&caller, &body, error), Some(answered));
                     }
                 };
                 let message = Message::new(&service.front, &caller, &published, None);
@@ -292,7 +292,7 @@ impl HttpConnection {
         if stated > most {
             return Err(too_long());
         }
-        let mut held = memory.clone().nothing();
+        let mut held = memory.clone().empty();
         let mut parts = BodyParts::of(stated);
         if !memory.can_ever_hold(stated) {
             return Err(no_room(stated));

@@ -41,7 +41,7 @@ impl IoThreads {
                 let handle = runtime.handle().clone();
                 let mut stopping = stopping.clone();
                 let thread = std::thread::Builder::new().name(format!("presim-io-{index}")).spawn(move || {
-                    wake_politely();
+                    use_batch_scheduling();
                     runtime.block_on(async move {
                         // A dropped sender ends the thread, too.
                         let _ = stopping.wait_for(|stop| *stop).await;
@@ -72,7 +72,7 @@ impl IoThreads {
 
     /// Gives a connection to the thread with the fewest connections. There, `register` registers its stream with the
     /// thread's event loop, and the future of `serve` runs to its end.
-    pub fn deal<S: Send + 'static, F: Future<Output = ()> + Send>(
+    pub fn assign<S: Send + 'static, F: Future<Output = ()> + Send>(
         &self,
         register: impl FnOnce() -> io::Result<S> + Send + 'static,
         serve: impl FnOnce(S) -> F + Send + 'static,
@@ -97,7 +97,7 @@ impl IoThreads {
 /// Requests wake the thread, and its core is mostly that of a worker, or of a client that is sending more. Preempting
 /// either for each request costs two switches, and finds one request to read where there would soon be several.
 #[cfg(target_os = "linux")]
-fn wake_politely() {
+fn use_batch_scheduling() {
     let param = libc::sched_param { sched_priority: 0 };
     // SAFETY: the call reads `param`, and changes how the calling thread is scheduled.
     if unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &raw const param) } != 0 {
@@ -106,7 +106,7 @@ fn wake_politely() {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn wake_politely() {}
+fn use_batch_scheduling() {}
 
 impl Drop for IoThreads {
     fn drop(&mut self) {

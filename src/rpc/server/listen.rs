@@ -38,7 +38,7 @@ use super::{
     response::refuse,
 };
 use crate::rpc::{
-    dispatch::front::Front,
+    dispatch::front::Dispatcher,
     limits::{
         memory::IoMemory,
         stalls::{FIRST_HEAD, NotedStream},
@@ -54,7 +54,7 @@ use crate::{
 /// The actor that owns the server and its connections.
 pub struct FrontActor {
     io: Arc<IoThreads>,
-    front: Arc<Front>,
+    front: Arc<Dispatcher>,
     connections: Arc<Connections>,
     accepting: AbortHandle,
     ipc: Option<IpcServer>,
@@ -174,7 +174,7 @@ impl Acceptor {
                 let Ok(stream) = stream.into_std() else { continue };
                 let server = self.server.clone();
                 // The stream was registered with the event loop that accepted it.
-                self.io.deal(|| TcpStream::from_std(stream), |stream| server.serve(stream, connection));
+                self.io.assign(|| TcpStream::from_std(stream), |stream| server.serve(stream, connection));
             } else if let Ok(permit) = self.overflow.clone().try_acquire_owned() {
                 tokio::spawn(reject(stream, permit));
             }

@@ -8,7 +8,6 @@
 pub mod auth;
 pub mod connection;
 pub mod files;
-#[cfg(feature = "fleet")]
 pub mod fleet;
 pub mod http;
 pub mod io;

@@ -40,7 +40,7 @@ pub type HttpResponse = Response<AnswerBody>;
 /// under way until all parts are sent.
 #[derive(Debug, Default)]
 pub struct AnswerBody {
-    pub rest: Bytes,
+    pub unsent: Bytes,
     pub under_way: Option<UnderWay>,
     pub window: Option<Windowed>,
 }
@@ -50,7 +50,7 @@ impl AnswerBody {
     const PART: usize = 64 << 10;
 
     fn new(bytes: impl Into<Bytes>) -> Self {
-        Self { rest: bytes.into(), under_way: None, window: None }
+        Self { unsent: bytes.into(), under_way: None, window: None }
     }
 }
 
@@ -59,20 +59,20 @@ impl Body for AnswerBody {
     type Error = Infallible;
 
     fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        if self.rest.is_empty() {
+        if self.unsent.is_empty() {
             return Poll::Ready(None);
         }
-        let part = self.rest.len().min(Self::PART);
+        let part = self.unsent.len().min(Self::PART);
         self.window.as_ref().inspect(|window| window.moves());
-        Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(part)))))
+        Poll::Ready(Some(Ok(Frame::data(self.unsent.split_to(part)))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.rest.is_empty()
+        self.unsent.is_empty()
     }
 
     fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.rest.len() as u64)
+        SizeHint::with_exact(self.unsent.len() as u64)
     }
 }
 

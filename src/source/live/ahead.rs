@@ -19,7 +19,7 @@ use super::{
 use crate::{
     chain::{Attributes, BlockBody, GasRefunds, SealedBlock},
     engine::BlockRun,
-    ledger::{FeedProblem, FeedState, OpenBlock, Record, Snapshot, SubBlockStart},
+    ledger::{FeedProblem, OpenBlock, Record, Snapshot, SubBlockStart},
     state::Missed,
 };
 
@@ -92,8 +92,7 @@ impl Live {
         self.counts.record_outcome(.., BlockFate::Dropped);
         self.queue.clear();
         self.cut_since = None;
-        self.set(FeedState::Degraded(problem));
-        self.feed.note(Record::FallBack(FeedState::Degraded(problem)));
+        self.go_back(self.feed.snapshots.load().head().number(), problem);
     }
 
     /// Executes the first sub-block of the queue as far as its state is known, or runs one behind it in advance.

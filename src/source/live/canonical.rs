@@ -92,7 +92,7 @@ impl Live {
         let head = self.feed.snapshots.load().head().hash();
         let done = match (found, last) {
             (Ok(Found { fork: ForkPoint::Waiting(hash), path, .. }), last) if hash == last.unwrap_or(head) => {
-                self.catch_up.beside += if last.is_some() { path.len() } else { 0 };
+                self.catch_up.found_while_importing += if last.is_some() { path.len() } else { 0 };
                 self.catch_up.append(path, since);
                 Ok(())
             }
@@ -116,8 +116,10 @@ impl Live {
         if done.is_err() {
             self.catch_up.path.clear();
         }
-        if self.catch_up.task.is_none() && self.catch_up.path.len() <= self.catch_up.beside || done.is_err() {
-            self.catch_up.beside = 0;
+        if self.catch_up.task.is_none() && self.catch_up.path.len() <= self.catch_up.found_while_importing
+            || done.is_err()
+        {
+            self.catch_up.found_while_importing = 0;
             self.followed(done);
         }
         self.queue.look_for_parent();
@@ -173,14 +175,12 @@ impl Live {
                 self.reorgs.increment(1);
                 tracing::warn!(from = head.number(), to = fork.number(), "the upstream took another branch");
                 // Nothing is answered from the dead branch while the other one is imported.
-                let feed = FeedState::Degraded(FeedProblem::Reorg);
-                let gone_back = self.feed.publish(Record::GoBack { number: fork.number(), feed });
-                if gone_back.is_err() && !path.is_empty() {
+                let is_back = self.go_back(fork.number(), FeedProblem::Reorg);
+                if !is_back && !path.is_empty() {
                     self.begin_restart(path);
                     return Ok(());
                 }
                 self.queue.clear();
-                self.set(FeedState::Degraded(FeedProblem::Reorg));
                 if path.is_empty() {
                     let actions = self.reconcile(&summary_of_sealed(&fork));
                     self.act(actions, Instant::now());
@@ -369,12 +369,16 @@ impl Live {
         let leads = self.skip(skipped, block.header.parent_hash);
         let block = block.into_sealed(receipts);
         if leads {
-            self.feed.note(Record::Canonical { block, changes: BlockChanges::Unknown, verified: Verified::None });
+            self.feed.publish_or_log(Record::Canonical {
+                block,
+                changes: BlockChanges::Unknown,
+                verified: Verified::None,
+            });
         } else {
             if from <= to {
                 tracing::warn!(from, to, "the logs of the blocks that are skipped are not delivered");
             }
-            self.feed.note(Record::Restart { block, hashes, verified: Verified::None });
+            self.feed.publish_or_log(Record::Restart { block, hashes, verified: Verified::None });
         }
         self.expect_content(number, hash, is_refused);
         self.act(actions, Instant::now());

@@ -19,7 +19,7 @@ pub(super) struct CatchUp {
     /// The blocks to import, each the parent of the next.
     pub(super) path: VecDeque<WaitingBlock>,
     /// The number of them, at the end, that were found while blocks before them were imported.
-    pub(super) beside: usize,
+    pub(super) found_while_importing: usize,
     /// The time since which the first of them waits for its sub-blocks to be applied.
     pub(super) waits_since: Option<Instant>,
     /// The task for the first of them, or to begin anew.

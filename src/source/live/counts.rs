@@ -33,7 +33,7 @@ pub(super) struct PreConfirmedCounts {
 impl PreConfirmedCounts {
     pub(super) fn new(metrics: &Metrics) -> Self {
         let blocks = |outcome| {
-            let help = "Pre-confirmed blocks, by what became of them.";
+            let help = "Pre-confirmed blocks, by outcome.";
             metrics.counter_with("presim_preconfirmed_total", help, &[("outcome", outcome)])
         };
         let messages = |outcome| {

@@ -15,7 +15,6 @@ use crate::{
 };
 
 /// The reason why a block or a sub-block could not be imported.
-#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Debug, thiserror::Error)]
 pub enum LiveError {
     /// The upstream does not return the block.
@@ -38,7 +37,7 @@ pub enum LiveError {
     NoNewest,
     /// The time was up.
     #[error("the work was not done within {} ms", .0.as_millis())]
-    Late(Duration),
+    ExecutionTimeout(Duration),
     /// The block does not match its announcement.
     #[error("{what}: computed {computed}, announced {announced}")]
     Mismatch { what: &'static str, computed: String, announced: String, transaction: Option<B256> },
@@ -120,7 +119,7 @@ impl LiveError {
     pub(super) const fn problem(&self) -> FeedProblem {
         match self {
             Self::Upstream(_) | Self::Fetch(_) | Self::Unknown(_) | Self::NoNewest => FeedProblem::Upstream,
-            Self::Late(_) => FeedProblem::TooLate,
+            Self::ExecutionTimeout(_) => FeedProblem::TooLate,
             Self::OtherChain { .. } => FeedProblem::OtherChain,
             Self::Block(_) | Self::Mismatch { .. } => FeedProblem::Mismatch,
             Self::Execution(_)

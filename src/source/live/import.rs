@@ -397,7 +397,7 @@ impl LiveChain {
     ) -> Result<ImportedBlock, LiveError> {
         // A block that is not what its header says is none of the chain's.
         block.check_transactions()?;
-        let late = || LiveError::Late(self.limits.execute);
+        let late = || LiveError::ExecutionTimeout(self.limits.execute);
         if self.limits.execute.is_zero() || block.has_ommers {
             return Err(late());
         }

@@ -24,7 +24,6 @@ mod unread;
 mod verify;
 
 pub use self::{
-    error::LiveError,
     import::canonical_snapshot,
     parts::{FlashblockSource, LiveLimits, LiveSource},
 };

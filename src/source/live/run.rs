@@ -56,9 +56,7 @@ impl Live {
             self.queue = SubBlockQueue::default();
             self.catch_up = CatchUp::default();
             (self.cut_since, self.problem, self.is_other_chain, self.older_since) = (None, None, false, None);
-            let degraded = FeedState::Degraded(FeedProblem::Connecting);
-            self.set(degraded);
-            self.feed.note(Record::FallBack(degraded));
+            self.go_back(self.feed.snapshots.load().head().number(), FeedProblem::Connecting);
             tokio::time::sleep(RESTART_PAUSE).await;
             self.heads.restart(self.feed.snapshots.load().head().hash());
             if let Some(source) = &mut self.flashblocks {
@@ -90,7 +88,7 @@ impl Live {
                 // Canonical news first, because it decides about the pre-confirmed blocks.
                 biased;
                 tags = self.heads.changed() => match tags? {
-                    Some(tags) => self.feed.note(Record::Tags(tags)),
+                    Some(tags) => self.feed.publish_or_log(Record::Tags(tags)),
                     None => self.catch_up.look(),
                 },
                 news = self.catch_up.news() => self.take(news),

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     chain::SealedBlock,
-    ledger::{FeedState, Record, StateId},
+    ledger::{FeedProblem, FeedState, Record, StateId},
     source::Feed,
     telemetry::Counter,
     upstream::Heads,
@@ -62,7 +62,7 @@ impl Live {
     /// Creates a follower of `source`, which publishes to `feed`. The snapshots of `feed` begin with a canonical block.
     pub(super) fn new(source: LiveSource, feed: Feed) -> Self {
         let blocks = |outcome| {
-            let help = "Canonical blocks of the upstream, by what became of what was known of its state.";
+            let help = "Canonical blocks, by effect on the state cache.";
             feed.metrics.counter_with("presim_upstream_blocks_total", help, &[("outcome", outcome)])
         };
         let LiveSource { spec, upstream, fetcher, heads, flashblocks, limits } = source;
@@ -125,16 +125,27 @@ impl Live {
         u64::try_from(every.as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Sets the feed's health, and says so in the log.
+    /// Sets the feed's health, and logs it.
     pub(super) fn set(&mut self, state: FeedState) {
         let was_degraded = self.feed.status.is_degraded();
         if self.feed.set_state(state) {
-            match state.problem() {
-                Some(problem) => tracing::warn!("the feed is degraded: {}", problem.meaning()),
-                None if was_degraded => tracing::info!("the feed is live"),
-                None => tracing::debug!(?state, "the feed"),
-            }
+            log_health(state, was_degraded);
         }
+    }
+
+    /// Removes everything after canonical block `number`, and sets the feed's problem, in one change. Returns whether the chain could go
+    /// back; the problem is set in any case.
+    pub(super) fn go_back(&mut self, number: u64, problem: FeedProblem) -> bool {
+        let (feed, was_degraded) = (FeedState::Degraded(problem), self.feed.status.is_degraded());
+        // Published last, as in `Feed::set_state`.
+        if self.feed.status.show_state(feed) {
+            log_health(feed, was_degraded);
+        }
+        let is_back = self.feed.publish(Record::GoBack { number, feed }).is_ok();
+        if !is_back {
+            self.feed.publish_or_log(Record::Feed(feed));
+        }
+        is_back
     }
 
     /// Notes that the content of a canonical block that was just published is to come, unless it is known. `is_refused` says
@@ -173,8 +184,16 @@ impl Live {
     pub(super) fn take_contents(&mut self, contents: Vec<SealedBlock>) {
         for content in contents {
             if self.late.remove(content.hash()) {
-                self.feed.note(Record::Content(content));
+                self.feed.publish_or_log(Record::Content(content));
             }
         }
+    }
+}
+
+fn log_health(state: FeedState, was_degraded: bool) {
+    match state.problem() {
+        Some(problem) => tracing::warn!("the feed is degraded: {}", problem.meaning()),
+        None if was_degraded => tracing::info!("the feed is live"),
+        None => tracing::debug!(?state, "the feed"),
     }
 }

@@ -134,7 +134,6 @@ pub enum ChangeOutcome {
 }
 
 /// The reason why a change was not made.
-#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ChangeError {
     /// The next block's timestamp would not be later than that of the block before.

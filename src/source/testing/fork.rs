@@ -57,7 +57,6 @@ pub struct ForkTarget {
 }
 
 /// The reason why a chain cannot begin on a block.
-#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ForkError {
     /// The upstream gives no usable answer.

@@ -489,7 +489,7 @@ impl TestingSource {
         let began = Instant::now();
         let SavedChain { published, clock, fields } = saved;
         (self.devnet.devnet.clock, self.devnet.devnet.fields) = (clock, fields);
-        feed.note(Record::Return(published));
+        feed.publish_or_log(Record::Return(published));
         feed.pool.advance();
         feed.count(began);
     }

@@ -58,7 +58,7 @@ impl Overlay {
     pub(super) fn reach(&mut self, why: Unexecutable) {
         self.missed.borrow_mut().reach(why);
         self.meter.stop(Stopped::TooLong);
-        self.meter.look();
+        self.meter.poll();
     }
 
     /// Fills a new entry from the remote base.
@@ -92,10 +92,10 @@ impl Overlay {
 
     #[cold]
     pub(super) fn miss(&mut self, view: &RemoteView, miss: Miss) {
-        self.meter.hurry();
+        self.meter.bound_doomed_run();
         if self.note_miss(view, miss) >= Self::MISSES {
             self.meter.stop(Stopped::TooLong);
-            self.meter.look();
+            self.meter.poll();
         }
     }
 

@@ -108,7 +108,7 @@ impl RemoteView {
     /// Appends a block to this one that was not executed here. All cached values end before it.
     ///
     /// Returns `None` and does nothing unless this block is the newest of its cache, and `number` follows it.
-    pub fn cut(&self, number: u64, hash: B256) -> Option<Self> {
+    pub fn push_unknown_block(&self, number: u64, hash: B256) -> Option<Self> {
         let mut chain = self.state.chain.write();
         let follows = self.is_followed_by(number, &chain);
         follows.then(|| self.push(&mut chain, number, hash, number, Changed::Anything))

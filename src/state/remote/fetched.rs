@@ -8,7 +8,6 @@ use super::{cell::AccountFields, codes::Codes, held::HeldValue, miss::Miss};
 use crate::state::Code;
 
 /// A value that was fetched.
-#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Clone, Debug)]
 pub enum Fetched {
     /// An account. One without balance, nonce and code does not exist (EIP-161).

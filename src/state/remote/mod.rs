@@ -16,10 +16,10 @@ mod tests;
 mod versions;
 mod view;
 
-pub use cache::{RemoteSettings, RemoteState, RemoteStats, RemoteView};
+pub use cache::{RemoteSettings, RemoteState, RemoteView};
 pub(crate) use cell::Cell;
 pub use fetched::Fetched;
 pub use hold::Held;
-pub use image::{ImageAccount, ImageHash, ImageSlot, RemoteImage};
+pub use image::RemoteImage;
 pub use miss::Miss;
 pub use misses::Missed;

@@ -155,7 +155,7 @@ fn run(bytes: usize, blocks: usize, steps: &[Step]) -> Result<RemoteView, TestCa
                 let view = match step {
                     Step::Advance(_) => head.advance(number, hash, &changes(of)),
                     Step::Touch(_) => head.touch(number, hash, &changes(of)),
-                    _ => head.cut(number, hash),
+                    _ => head.push_unknown_block(number, hash),
                 };
                 canonical.push((view.expect("it comes next"), plain));
             }

@@ -14,7 +14,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{oneshot, watch};
 
-use super::{Asked, AskedAct, DigestPrefix};
+use super::{Asked, DigestPrefix, RequestedAction};
 use crate::{
     lock::Mutex,
     telemetry::{Gauge, Metrics},
@@ -75,7 +75,6 @@ pub struct Question {
 }
 
 /// The reason why an approver's decision has no effect.
-#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecisionError {
     /// No waiting batch has this id.
@@ -296,8 +295,8 @@ impl Approvals {
             client = asked.asker.client.as_deref(),
             page = asked.asker.page.as_deref(),
             calls = match &asked.act {
-                AskedAct::Batch(batch) => Some(batch.calls.len()),
-                AskedAct::Message(_) | AskedAct::TypedData(_) | AskedAct::Transaction(_) => None,
+                RequestedAction::Batch(batch) => Some(batch.calls.len()),
+                RequestedAction::Message(_) | RequestedAction::TypedData(_) | RequestedAction::Transaction(_) => None,
             },
             "a {} waits for approval: decide with `presim wallet watch`",
             asked.act.noun()

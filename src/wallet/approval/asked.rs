@@ -19,15 +19,15 @@ pub struct Asked {
     pub chain_id: u64,
     /// The client that asks.
     #[serde(flatten)]
-    pub asker: Asker,
+    pub asker: Requester,
     /// The act to be approved.
     #[serde(flatten)]
-    pub act: AskedAct,
+    pub act: RequestedAction,
 }
 
 /// The client of a request, as far as it is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Asker {
+pub struct Requester {
     /// Name of the client's token.
     pub client: Option<String>,
     /// Origin of the page, as its browser names it. Programs that are no browsers may name any.
@@ -37,7 +37,7 @@ pub struct Asker {
 /// The act to be approved.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "camelCase")]
-pub enum AskedAct {
+pub enum RequestedAction {
     /// A batch is signed and sent.
     Batch(AskedBatch),
     /// A message is signed (`personal_sign`).
@@ -48,7 +48,7 @@ pub enum AskedAct {
     Transaction(AskedTransaction),
 }
 
-impl AskedAct {
+impl RequestedAction {
     /// Returns the name of such acts.
     pub const fn noun(&self) -> &'static str {
         match self {

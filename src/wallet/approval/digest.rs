@@ -6,7 +6,7 @@ use alloy_primitives::{Address, B256, Bytes, TxKind, U256, keccak256};
 use alloy_rlp::RlpEncodable;
 use serde::{Deserialize, Serialize};
 
-use super::{Asked, AskedAct, AskedCall};
+use super::{Asked, AskedCall, RequestedAction};
 
 /// The part of a batch that an approver decides on. Its encoding is canonical: batches with one digest are the same.
 ///
@@ -50,10 +50,10 @@ impl Asked {
     pub fn digest(&self) -> B256 {
         let signature = |hash| SignaturePreimage { chain_id: self.chain_id, from: self.from, hash };
         let batch = match &self.act {
-            AskedAct::Batch(batch) => batch,
-            AskedAct::Message(message) => return keccak256(alloy_rlp::encode(signature(message.hash))),
-            AskedAct::TypedData(data) => return keccak256(alloy_rlp::encode(signature(data.hash))),
-            AskedAct::Transaction(tx) => return keccak256(alloy_rlp::encode(signature(tx.hash))),
+            RequestedAction::Batch(batch) => batch,
+            RequestedAction::Message(message) => return keccak256(alloy_rlp::encode(signature(message.hash))),
+            RequestedAction::TypedData(data) => return keccak256(alloy_rlp::encode(signature(data.hash))),
+            RequestedAction::Transaction(tx) => return keccak256(alloy_rlp::encode(signature(tx.hash))),
         };
         let call = |call: &AskedCall| PreimageCall {
             to: call.to.into(),

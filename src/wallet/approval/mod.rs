@@ -6,12 +6,14 @@ mod digest;
 pub mod protocol;
 mod question;
 mod socket;
+#[cfg(test)]
+mod tests;
 mod words;
 
 pub use self::{
     approvals::{Approvals, DecisionError, Question},
-    asked::{Asked, AskedAct, AskedBatch, AskedCall, AskedMessage, AskedTransaction, AskedTypedData, Asker},
-    digest::{DigestPrefix, NoDigest},
+    asked::{Asked, AskedBatch, AskedCall, AskedMessage, AskedTransaction, AskedTypedData, RequestedAction, Requester},
+    digest::DigestPrefix,
     protocol::WaitingList,
     socket::{ApprovalSocket, SOCKET, socket_path},
     words::{CallWords, ReadCall, WordReader, ether, units},

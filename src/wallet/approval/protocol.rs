@@ -10,7 +10,6 @@ use crate::wallet::{BatchId, FeeBounds, ReplacedBatch, ReplacementQuote};
 const LONG_LIST: usize = 8 << 20;
 
 /// The request of an approver. An `id` and a `digest` may be the beginning of one.
-#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub enum Request {
@@ -33,7 +32,6 @@ pub enum Request {
 }
 
 /// The answer to a request.
-#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Answer {

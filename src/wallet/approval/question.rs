@@ -7,8 +7,8 @@ use alloy_primitives::{Address, Bytes, U256};
 use revm::bytecode::Bytecode;
 
 use super::{
-    Asked, AskedAct, AskedBatch, AskedCall, AskedMessage, AskedTransaction, AskedTypedData, Asker, CallWords, ReadCall,
-    WordReader, ether,
+    Asked, AskedBatch, AskedCall, AskedMessage, AskedTransaction, AskedTypedData, CallWords, ReadCall, RequestedAction,
+    Requester, WordReader, ether,
 };
 use crate::{
     engine::{AccountOverride, Call, CallFees, Engine, Outputs, SimBlock, SimCall, Simulation, TokenInfo},
@@ -35,7 +35,7 @@ impl Wallet {
     pub fn question(
         &self,
         prepared: &PreparedBatch,
-        asker: Asker,
+        asker: Requester,
         overlay: &mut Overlay,
         meter: Meter,
     ) -> Result<Asked, WalletError> {
@@ -66,7 +66,7 @@ impl Wallet {
             // Without fees, which are shown apart and must not fail the simulation.
             .map(|planned| Call { gas: Some(planned.gas), fees: CallFees::default(), ..planned.call.clone() })
             .collect();
-        let act = AskedAct::Batch(AskedBatch {
+        let act = RequestedAction::Batch(AskedBatch {
             atomic: plan.atomic,
             upgrade: plan.upgrade,
             transactions: transactions.len(),
@@ -85,19 +85,21 @@ impl Wallet {
     pub fn signature_question(
         &self,
         request: &SignatureRequest,
-        asker: Asker,
+        asker: Requester,
         published: &Chain,
         overlay: &mut Overlay,
         meter: Meter,
     ) -> Result<Asked, WalletError> {
         let hash = request.message.hash();
         let act = match &request.message {
-            MessageToSign::Personal(message) => AskedAct::Message(AskedMessage { message: message.clone(), hash }),
+            MessageToSign::Personal(message) => {
+                RequestedAction::Message(AskedMessage { message: message.clone(), hash })
+            }
             MessageToSign::Typed(message) => {
                 let mut reader = QuestionReader::new(self, published, pending(published)?, overlay, meter);
                 let words = reader.words(|words| words.message(message));
                 reader.check_time()?;
-                AskedAct::TypedData(AskedTypedData {
+                RequestedAction::TypedData(AskedTypedData {
                     domain: message.domain_fields(),
                     primary_type: message.primary_type.clone(),
                     fields: message.fields(),
@@ -111,7 +113,7 @@ impl Wallet {
                     reader.call(ReadCall { account: request.account, to, value: tx.value(), data: tx.input() })
                 });
                 reader.check_time()?;
-                AskedAct::Transaction(AskedTransaction { fields: transaction_fields(tx), words, hash })
+                RequestedAction::Transaction(AskedTransaction { fields: transaction_fields(tx), words, hash })
             }
         };
         Ok(Asked { id: BatchId::random(), from: request.account, chain_id: self.spec.chain_id(), asker, act })

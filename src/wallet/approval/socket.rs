@@ -42,13 +42,13 @@ const MAX_WATCHERS: usize = 16;
 /// The approver's socket. Served until it is dropped.
 #[derive(Debug)]
 pub struct ApprovalSocket {
-    file: SocketFile,
+    _file: SocketFile,
     _serving: JoinSet<()>,
 }
 
 /// The parts of a node on which an approver acts.
 #[derive(Clone, Debug)]
-struct Desk {
+struct ApproverApi {
     approvals: Arc<Approvals>,
     wallet: Option<Arc<Wallet>>,
 }
@@ -64,13 +64,8 @@ impl ApprovalSocket {
     pub fn serve(data_dir: &Path, approvals: Arc<Approvals>, wallet: Option<Arc<Wallet>>) -> Result<Self, SocketError> {
         let (listener, file) = BoundSocket::bind(&socket_path(data_dir)?, SETTING)?.listen()?;
         let mut serving = JoinSet::new();
-        serving.spawn(serve(listener, Desk { approvals, wallet }));
-        Ok(Self { file, _serving: serving })
-    }
-
-    /// Returns the path of the socket.
-    pub fn path(&self) -> &Path {
-        self.file.path()
+        serving.spawn(serve(listener, ApproverApi { approvals, wallet }));
+        Ok(Self { _file: file, _serving: serving })
     }
 }
 
@@ -85,7 +80,7 @@ pub fn socket_path(data_dir: &Path) -> Result<PathBuf, SocketError> {
     Ok(path)
 }
 
-async fn serve(listener: UnixListener, desk: Desk) {
+async fn serve(listener: UnixListener, desk: ApproverApi) {
     let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let watchers = Arc::new(Semaphore::new(MAX_WATCHERS));
     let mut connections = JoinSet::new();
@@ -102,7 +97,7 @@ async fn serve(listener: UnixListener, desk: Desk) {
 /// Reads one request and writes its answer. `permit` is released while the request waits for a batch.
 async fn converse(
     mut stream: UnixStream,
-    desk: &Desk,
+    desk: &ApproverApi,
     watchers: &Semaphore,
     permit: OwnedSemaphorePermit,
 ) -> io::Result<()> {
@@ -134,7 +129,7 @@ fn parse(line: &[u8]) -> Result<Request, String> {
     })
 }
 
-impl Desk {
+impl ApproverApi {
     /// Returns the answer to a request, or the text of its error. `permit` is released while the request waits for a batch.
     async fn answer(
         &self,

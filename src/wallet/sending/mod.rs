@@ -15,6 +15,6 @@ mod submit;
 
 pub use self::{
     outcomes::WalletSender,
-    replace::{ReplaceError, ReplacedBatch, ReplacementQuote, Replacing},
+    replace::{ReplacedBatch, ReplacementQuote, Replacing},
     state::{Sending, SendingSettings},
 };

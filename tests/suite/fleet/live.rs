@@ -11,7 +11,7 @@ use std::{
 
 use alloy_primitives::{Address, B256, U256};
 use async_nats::jetstream;
-use presim::ledger::{FeedState, Selector, SnapshotId, frames, join};
+use presim::testing::ledger::{FeedState, Selector, SnapshotId, frames, join};
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
 
@@ -159,7 +159,6 @@ async fn a_question_for_state_is_unpacked_and_decoded_within_the_bounds_of_quest
             alloy_rlp::encode(first.hash()),
             vec![alloy_rlp::EMPTY_LIST_CODE; 2],
             alloy_rlp::encode(vec![0_u64; hashes]),
-            alloy_rlp::encode(false),
         ];
         let mut question = Vec::new();
         let payload_length = fields.iter().map(Vec::len).sum();

@@ -7,7 +7,7 @@ use std::{
 };
 
 use async_nats::jetstream::{self, stream};
-use presim::ledger::{FeedProblem, FeedState, SnapshotId};
+use presim::testing::ledger::{FeedProblem, FeedState, SnapshotId};
 use serde_json::json;
 use tokio_tungstenite::tungstenite::Message;
 

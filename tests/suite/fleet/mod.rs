@@ -2,7 +2,6 @@
 
 mod anew;
 mod cluster;
-mod faults;
 mod following;
 mod images;
 mod lagoon;
@@ -18,21 +17,45 @@ mod proxy;
 mod recorded;
 mod relay;
 mod requests;
-mod sending;
 pub mod server;
-mod signing;
 mod wallet;
 
 use std::time::Duration;
 
-use presim::ledger::{Selector, SnapshotId};
+use alloy_primitives::B256;
+use presim::testing::ledger::{Selector, SnapshotId};
 use serde_json::{Value, json};
 
-use crate::support::{BOUND, TestNode, hex, request};
+use crate::{
+    live::with_usual,
+    support::{BOUND, TestNode, hex, request},
+    upstream::{KEEPER, StreamedDevnet},
+};
 
-/// Starts a node that publishes to a server as the fleet `test`.
-pub fn ingester(url: &str, flags: &[&str]) -> TestNode {
-    start(&[&["--publish", url, "--fleet", "test"], flags].concat())
+/// The sub-blocks of a chain that goes on quickly.
+pub const QUICK: [&str; 4] = ["--sub-block-ms", "50", "--sub-blocks", "4"];
+
+/// Starts a node that publishes a chain to a server as the fleet `test`.
+pub fn ingester(chain: &StreamedDevnet, url: &str, flags: &[&str]) -> TestNode {
+    ingester_of(chain, "test", url, flags)
+}
+
+/// Starts a node that publishes a chain to a server as a fleet.
+pub fn ingester_of(chain: &StreamedDevnet, fleet: &str, url: &str, flags: &[&str]) -> TestNode {
+    with_flags(chain, fleet, url, flags, start)
+}
+
+/// Calls `start` with the flags of a node that publishes a chain.
+pub fn with_flags<T>(
+    chain: &StreamedDevnet,
+    fleet: &str,
+    url: &str,
+    flags: &[&str],
+    start: impl FnOnce(&[&str]) -> T,
+) -> T {
+    let followed = chain.flags();
+    let followed: Vec<&str> = followed.iter().map(String::as_str).collect();
+    start(&with_usual(&[&["--publish", url, "--fleet", fleet], &followed[..], flags].concat()))
 }
 
 /// Starts a node that follows the fleet `test` of a server.
@@ -50,29 +73,32 @@ pub fn try_start(flags: &[&str]) -> eyre::Result<TestNode> {
     tokio::task::block_in_place(|| TestNode::try_start(flags))
 }
 
-/// Waits until a node has published the snapshot `id` or a newer one.
+/// Waits until a node has published the change `id` or a newer one.
 pub async fn reach(node: &TestNode, id: SnapshotId) {
     let mut changes = node.node.snapshots().changes();
     let wait = async {
-        while node.node.snapshots().newest().id < id {
+        while node.node.snapshots().load().last < id {
             changes.changed().await.expect("the node publishes");
         }
     };
     let reached = tokio::time::timeout(BOUND, wait).await;
-    assert!(reached.is_ok(), "{:#x} is not reached: {:#x}", id.0, node.node.snapshots().newest().id.0);
+    assert!(reached.is_ok(), "{:#x} is not reached: {:#x}", id.0, node.node.snapshots().load().last.0);
 }
 
-/// Waits until a node has published `count` more changes. Returns the id of its newest snapshot.
+/// Waits until a node has published `count` more changes, and a snapshot in their epoch. Returns the id of its newest snapshot.
 pub async fn advance(node: &TestNode, count: u64) -> SnapshotId {
     let now = node.node.snapshots().load().last;
     let mut changes = node.node.snapshots().changes();
     let wait = async {
-        while node.node.snapshots().load().last.0 < now.0 + count {
+        loop {
+            let chain = node.node.snapshots().load();
+            if chain.last.0 >= now.0 + count && chain.newest.id.epoch() == chain.last.epoch() {
+                return chain.newest.id;
+            }
             changes.changed().await.expect("the node publishes");
         }
     };
-    tokio::time::timeout(BOUND, wait).await.expect("the chain goes on");
-    node.node.snapshots().newest().id
+    tokio::time::timeout(BOUND, wait).await.expect("the chain goes on")
 }
 
 /// Waits until something holds, which nothing tells.
@@ -105,10 +131,8 @@ pub async fn start_once_it_can(mut start: impl AsyncFnMut() -> eyre::Result<Test
 pub fn reads(node: &TestNode, id: SnapshotId) -> Vec<(&'static str, Value)> {
     let at = json!({ "snapshotId": hex(id.0) });
     let snapshot = node.node.snapshots();
-    let trading = node.node.info().trading.expect("a trading world");
     let user = "0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266";
-    let (weth, pair) = (trading.weth, trading.factory);
-    let supply = json!({ "to": weth, "data": "0x18160ddd" });
+    let kept = json!({ "to": KEEPER });
     // A block that was sealed by then, whatever has been sealed since.
     let number = snapshot.load().select(Selector::Snapshot(id)).expect("it is retained").head.number();
     vec![
@@ -117,12 +141,12 @@ pub fn reads(node: &TestNode, id: SnapshotId) -> Vec<(&'static str, Value)> {
         ("eth_getLogs", json!([{ "fromBlock": at, "toBlock": at }])),
         ("eth_getBalance", json!([user, at])),
         ("eth_getTransactionCount", json!([user, at])),
-        ("eth_getCode", json!([pair, at])),
-        ("eth_call", json!([supply, at])),
-        ("eth_getProof", json!([weth, ["0x0"], at])),
+        ("eth_getCode", json!([KEEPER, at])),
+        ("eth_call", json!([kept, at])),
+        ("eth_getStorageAt", json!([KEEPER, "0x0", at])),
         (
             "eth_simulateV1",
-            json!([{ "blockStateCalls": [{ "calls": [supply, { "from": user, "to": weth, "value": "0x1" }] }] }, at]),
+            json!([{ "blockStateCalls": [{ "calls": [{ "to": KEEPER, "data": B256::repeat_byte(9) }, kept] }] }, at]),
         ),
         ("eth_getBlockByNumber", json!([hex(number), true])),
         ("eth_getBlockReceipts", json!([hex(number)])),

@@ -9,15 +9,19 @@ use std::{
     time::Duration,
 };
 
-use async_nats::jetstream::{self, stream};
-use presim::ledger::{FeedState, SnapshotId};
+use async_nats::jetstream;
+use presim::testing::ledger::{FeedState, SnapshotId};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-use super::{advance, agree, proxy::CutProxy, reach, reads, server::NatsServer, start, try_start, until};
+use super::{
+    QUICK, advance, agree, ingester, ingester_of, proxy::CutProxy, reach, reads, server::NatsServer, start, try_start,
+    until,
+};
 use crate::{
     process::Presim,
-    support::{BOUND, TestNode, http, request, say},
+    support::{TestNode, http, request, say},
+    upstream::StreamedDevnet,
 };
 
 /// Rounds of a failure in the suite. `PRESIM_FLEET_ROUNDS` asks for more.
@@ -27,7 +31,6 @@ fn rounds() -> usize {
 
 /// The flags of all nodes, by which what is asked about an old id is mostly still retained.
 const KEPT: [&str; 4] = ["--keep-snapshots", "1000", "--keep-blocks", "1000"];
-const FAST: [&str; 4] = ["--sub-block-ms", "50", "--sub-blocks", "4"];
 
 /// The answers that clients have got under each id, from whichever node.
 type Answers = Arc<Mutex<BTreeMap<u64, Value>>>;
@@ -121,8 +124,8 @@ async fn ways_that_are_cut_and_mended_leave_no_id_with_two_answers() {
         CutProxy::to(server.port).await,
         CutProxy::to(server.port).await,
     ];
-    let publish =
-        |way: &CutProxy| start(&[&["--publish", &way.url(), "--fleet", "test"], &KEPT[..], &FAST[..]].concat());
+    let chain = StreamedDevnet::start(&QUICK).await;
+    let publish = |way: &CutProxy| ingester(&chain, &way.url(), &KEPT);
     let first = publish(&to_first);
     advance(&first, 2).await;
     let second = publish(&to_second);
@@ -172,8 +175,8 @@ async fn ways_that_are_cut_and_mended_leave_no_id_with_two_answers() {
 async fn a_node_that_is_cut_off_answers_nothing_older_than_its_client_has_seen() {
     let Some(server) = NatsServer::start() else { return };
     // The canonical head of a block of many sub-blocks is older than what was shown.
-    let leader =
-        start(&["--publish", &server.url(), "--fleet", "test", "--sub-block-ms", "50", "--sub-blocks", "1000"]);
+    let chain = StreamedDevnet::start(&["--sub-block-ms", "50", "--sub-blocks", "1000"]).await;
+    let leader = ingester(&chain, &server.url(), &[]);
     advance(&leader, 2).await;
     let way = CutProxy::to(server.port).await;
     let follower = start(&["--follow", &way.url()]);
@@ -200,7 +203,8 @@ async fn a_node_that_is_cut_off_answers_nothing_older_than_its_client_has_seen()
 async fn a_server_or_a_replica_killed_under_load_leaves_no_id_with_two_answers() {
     let Some(mut server) = NatsServer::start() else { return };
     let url = server.url();
-    let leader = start(&[&["--publish", &url, "--fleet", "test"], &KEPT[..], &FAST[..]].concat());
+    let chain = StreamedDevnet::start(&QUICK).await;
+    let leader = ingester(&chain, &url, &KEPT);
     advance(&leader, 2).await;
     let steady = start(&[&["--follow", &url], &KEPT[..]].concat());
     let run = || tokio::task::block_in_place(|| Presim::start(&[&["--follow", &url], &KEPT[..]].concat()));
@@ -228,36 +232,10 @@ async fn a_server_or_a_replica_killed_under_load_leaves_no_id_with_two_answers()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_full_disk_of_the_server_stops_the_leader_until_there_is_room() {
-    // Room for the fleet's streams, and a little more.
-    let Some(server) = NatsServer::start_in("12MB", &[]) else { return };
-    let leader = start(&[&["--publish", &server.url(), "--fleet", "test", "--publish-mb", "4"], &FAST[..]].concat());
-    advance(&leader, 3).await;
-    let follower = start(&["--follow", &server.url()]);
-    let jetstream = jetstream::new(server.connect().await);
-    let config = stream::Config { name: "other".to_owned(), subjects: vec!["other".to_owned()], ..Default::default() };
-    let other = jetstream.create_stream(config).await.expect("a stream");
-    let junk = vec![7; 256 << 10];
-    let filled =
-        async { while jetstream.publish("other", junk.clone().into()).await.expect("it is sent").await.is_ok() {} };
-    tokio::time::timeout(BOUND, filled).await.expect("the disk becomes full");
-    until("the leader says so", async || leader.node.snapshots().load().feed().is_degraded()).await;
-    let stood = leader.node.snapshots().load().last;
-    assert!(follower.node.snapshots().load().last <= stood, "nobody sees what the stream has not taken");
-    other.purge().await.expect("it is purged");
-    is_past(&leader, stood).await;
-    let id = advance(&leader, 5).await;
-    reach(&follower, id).await;
-    all_are_live(&[&leader, &follower]).await;
-    agree(&[&leader, &follower], &reads(&leader, id), "/").await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn a_replica_a_thousand_snapshots_behind_catches_up() {
     let Some(server) = NatsServer::start() else { return };
-    let publish = ["--publish", &server.url(), "--fleet", "test"];
-    let leader =
-        start(&[&publish[..], &["--sub-block-ms", "10", "--sub-blocks", "4", "--traffic", "1"], &KEPT[..]].concat());
+    let chain = StreamedDevnet::start(&["--sub-block-ms", "10", "--sub-blocks", "4", "--traffic", "1"]).await;
+    let leader = ingester(&chain, &server.url(), &KEPT);
     advance(&leader, 2).await;
     let way = CutProxy::to(server.port).await;
     let follower = start(&[&["--follow", way.url().as_str()][..], &KEPT[..]].concat());
@@ -277,7 +255,8 @@ async fn a_replica_a_thousand_snapshots_behind_catches_up() {
 async fn two_fleets_of_a_server_and_what_is_in_no_fleet_disturb_nobody() {
     let Some(server) = NatsServer::start() else { return };
     let url = server.url();
-    let publish = |fleet: &str| start(&[&["--publish", &url, "--fleet", fleet], &FAST[..]].concat());
+    let chain = StreamedDevnet::start(&QUICK).await;
+    let publish = |fleet: &str| ingester_of(&chain, fleet, &url, &[]);
     let (one, two) = (publish("one"), publish("two"));
     advance(&one, 2).await;
     advance(&two, 2).await;

@@ -4,21 +4,8 @@ use async_nats::{ConnectOptions, HeaderMap};
 use futures::{FutureExt, StreamExt};
 use serde_json::json;
 
-use super::{
-    advance, agree,
-    live::{head, publishing, same},
-    reach, reads,
-    server::NatsServer,
-    start,
-};
-use crate::{
-    live::{
-        built::{Built, ETHEREUM, transfer},
-        stage::{launch, serve},
-        with_usual,
-    },
-    support::request,
-};
+use super::{QUICK, advance, agree, ingester, reach, reads, server::NatsServer, start};
+use crate::{support::request, upstream::StreamedDevnet};
 
 /// Returns the part of the page on feeds that lists the permissions, for the fleet `test`.
 pub fn listed() -> String {
@@ -32,7 +19,8 @@ async fn each_role_works_with_the_permissions_of_the_page_alone() {
     let listed = listed();
     let Some(server) = NatsServer::start_with(&[&listed]) else { return };
     let as_user = |name: &str| format!("nats://{name}:secret-of-{name}@127.0.0.1:{}", server.port);
-    let leader = start(&["--publish", &as_user("ingester"), "--fleet", "test", "--sub-block-ms", "50"]);
+    let chain = StreamedDevnet::start(&QUICK).await;
+    let leader = ingester(&chain, &as_user("ingester"), &[]);
     // Far from the image, to whose state nothing is answered.
     let id = advance(&leader, 60).await;
     let follower = start(&["--follow", &as_user("replica"), "--fleet", "test"]);
@@ -44,17 +32,11 @@ async fn each_role_works_with_the_permissions_of_the_page_alone() {
     })
     .await;
     agree(&[&leader, &follower], &reads(&leader, id), "/").await;
-    let accounts = follower.result("/", "eth_accounts", json!([])).await;
-    assert_eq!(accounts.as_array().map(Vec::len), Some(10), "the leader's accounts");
-    let hash = follower.result("/", "eth_sendTransaction", json!([{ "from": accounts[0], "to": accounts[1] }])).await;
-    super::until("the receipt", async || {
-        !follower.result("/", "eth_getTransactionReceipt", json!([hash])).await.is_null()
-    })
-    .await;
-    let support = follower.result("/", "wallet_getCapabilities", json!([accounts[0]])).await;
-    assert!(support["0x7a69"].is_object(), "the fleet's wallet: {support}");
-    let again = follower.result("/", "wallet_getCapabilities", json!([accounts[0]])).await;
-    assert_eq!(again, support, "the wallet's own subject");
+    // The leader answers for its upstream, and state that the replica does not have.
+    let block = follower.result("/", "eth_getBlockByNumber", json!(["0x1", true])).await;
+    assert_eq!(block["number"], "0x1");
+    let raw = follower.error("/", "eth_sendRawTransaction", json!(["0x02"])).await;
+    assert!(raw["message"].as_str().is_some_and(|text| text.contains("malformed transaction")), "{raw}");
     let connect = async |name: &str| {
         let options = ConnectOptions::with_user_and_password(name.to_owned(), format!("secret-of-{name}"));
         let inbox = if name == "client" { "_INBOX_client" } else { "_INBOX" };
@@ -72,7 +54,6 @@ async fn each_role_works_with_the_permissions_of_the_page_alone() {
         ("client", "presim.test.feed"),
         ("replica", "presim.test.feed"),
         ("client", "presim.test.leader"),
-        ("client", "presim.test.wallet.any"),
         ("client", "presim.test.state"),
     ] {
         let other = connect(user).await;
@@ -82,27 +63,11 @@ async fn each_role_works_with_the_permissions_of_the_page_alone() {
     }
     // A client does not hear the answers to others.
     let mut heard = client.subscribe("_INBOX.>").await.expect("it is sent");
-    agree(&[&leader, &follower], &[("eth_accounts", json!([]))], "/").await;
+    agree(&[&leader, &follower], &[("presim_divergences", json!([]))], "/").await;
     client.flush().await.expect("the server answers");
     assert!(heard.next().now_or_never().is_none_or(|heard| heard.is_none()), "a client hears the answers to others");
     reach(&follower, advance(&leader, 3).await).await;
     assert_eq!(before.epoch(), leader.node.snapshots().newest().id.epoch(), "nobody else has written to the stream");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn each_role_of_an_upstreams_fleet_works_with_the_permissions_of_the_page_alone() {
-    let listed = listed();
-    let Some(server) = NatsServer::start_with(&[&listed]) else { return };
-    let as_user = |name: &str| format!("nats://{name}:secret-of-{name}@127.0.0.1:{}", server.port);
-    let (first, url) = (Built::ethereum(), as_user("ingester"));
-    let upstream = serve(&[&first]).await;
-    let leader = launch(&upstream.url(), Some(&first.config), &with_usual(&publishing(&url))).await;
-    let leader = leader.unwrap_or_else(|error| panic!("the node did not start: {error:#}"));
-    let follower = start(&["--follow", &as_user("replica"), "--fleet", "test"]);
-    let block = first.next(vec![transfer(ETHEREUM, 0, 5)], 1);
-    upstream.push(block.block.clone());
-    head(&leader, block.hash()).await;
-    same(&[&leader, &follower]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -116,7 +81,8 @@ async fn a_secret_is_in_no_error() {
     let error = format!("{:#}", super::try_start(&["--follow", &url]).err().expect("it is refused"));
     assert!(!error.contains("wrong-one") && error.contains("127.0.0.1"), "{error}");
     let right = format!("nats://a:right-one@127.0.0.1:{}", server.port);
-    let leader = start(&["--publish", &right, "--fleet", "test"]);
+    let chain = StreamedDevnet::start(&QUICK).await;
+    let leader = ingester(&chain, &right, &[]);
     advance(&leader, 1).await;
     let seed = crate::process::file("no seed of an nkey");
     let seed = seed.path().to_str().expect("UTF-8");

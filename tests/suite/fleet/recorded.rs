@@ -4,8 +4,8 @@ use async_nats::{HeaderMap, jetstream};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{server::NatsServer, try_start};
-use crate::format::recorded;
+use super::{QUICK, server::NatsServer, try_start, with_flags};
+use crate::{format::recorded, upstream::StreamedDevnet};
 
 /// The folder of what the leader has left on its NATS server.
 const FOLDER: &str = "stream-5";
@@ -42,11 +42,11 @@ async fn a_stream_of_another_version_is_refused_with_what_to_do_and_left_as_it_i
     let facts = jetstream::new(server.connect().await).get_key_value("presim_test").await.expect("a bucket");
     let chain: Value = serde_json::from_slice(&facts.get("chain").await.unwrap().expect("a chain")).unwrap();
     let before = server.stream("test").await.get_info().await.expect("it answers").state;
-    for flags in [["--follow", &server.url(), "--traffic", "0"], ["--publish", &server.url(), "--fleet", "test"]] {
-        let error = format!("{:#}", try_start(&flags).err().expect("it is refused"));
-        let expected =
-            "the fleet test is of version 5, and this presim has version 7: run one version of presim in the fleet";
-        assert!(error.contains(expected), "{error}");
+    let (url, upstream) = (server.url(), StreamedDevnet::start(&QUICK).await);
+    for refused in [try_start(&["--follow", &url]), with_flags(&upstream, "test", &url, &[], try_start)] {
+        let error = format!("{:#}", refused.err().expect("it is refused"));
+        let [named, cure] = ["the fleet test is of version 5, and", "run one version of presim in the fleet"];
+        assert!(error.contains(named) && error.contains(cure), "{error}");
     }
     let after = server.stream("test").await.get_info().await.expect("it answers").state;
     assert_eq!((before.messages, before.last_sequence), (after.messages, after.last_sequence));

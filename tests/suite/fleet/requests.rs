@@ -1,9 +1,10 @@
 //! Requests over NATS: replicas as a micro service, and what only the leader can answer.
 
+use alloy_primitives::Address;
 use async_nats::HeaderMap;
 use serde_json::{Value, json};
 
-use super::{advance, ingester, live::publishing, reach, replica, server::NatsServer, start, until};
+use super::{QUICK, advance, ingester, live::publishing, reach, replica, server::NatsServer, start, until};
 use crate::{
     live::{
         built::Built,
@@ -12,6 +13,7 @@ use crate::{
     },
     process::Presim,
     support::{TestNode, hex, request, token, token_file},
+    upstream::StreamedDevnet,
 };
 
 /// Asks the replicas of a fleet over NATS.
@@ -23,7 +25,8 @@ async fn ask(client: &async_nats::Client, headers: HeaderMap, body: String) -> V
 #[tokio::test(flavor = "multi_thread")]
 async fn replicas_are_found_and_answer_over_nats_as_over_http() {
     let Some(server) = NatsServer::start() else { return };
-    let leader = ingester(&server.url(), &["--sub-block-ms", "50"]);
+    let chain = StreamedDevnet::start(&QUICK).await;
+    let leader = ingester(&chain, &server.url(), &[]);
     let replicas = [(); 2].map(|()| replica(&server.url(), &[]));
     let id = advance(&leader, 2).await;
     for replica in &replicas {
@@ -68,7 +71,8 @@ async fn replicas_are_found_and_answer_over_nats_as_over_http() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_and_the_size_of_an_answer_count_over_nats_too() {
     let Some(server) = NatsServer::start_with(&["max_payload: 8192"]) else { return };
-    let leader = ingester(&server.url(), &["--sub-block-ms", "50"]);
+    let chain = StreamedDevnet::start(&QUICK).await;
+    let leader = ingester(&chain, &server.url(), &[]);
     advance(&leader, 2).await;
     let tokens = token_file(&[("a", 1_000)]);
     let flags = ["--token-file", tokens.path().to_str().expect("UTF-8")];
@@ -89,47 +93,41 @@ async fn a_token_and_the_size_of_an_answer_count_over_nats_too() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_only_the_leader_has_is_answered_by_it() {
     let Some(server) = NatsServer::start() else { return };
-    let leader = ingester(&server.url(), &["--sub-block-ms", "50", "--traffic", "2", "--sub-blocks", "2"]);
+    let chain = StreamedDevnet::start(&["--sub-block-ms", "50", "--traffic", "2", "--sub-blocks", "2"]).await;
+    let leader = ingester(&chain, &server.url(), &[]);
     // Blocks that the replica's image does not have with their bodies.
     leader.sealed(3).await;
     let asked = async |node: &TestNode, method: &str, params: Value| node.call("/", method, params).await;
     let follower = replica(&server.url(), &[]);
     for (method, params) in [
-        ("eth_accounts", json!([])),
         ("eth_getBlockByNumber", json!(["0x1", true])),
         ("eth_getBlockReceipts", json!(["0x1"])),
         ("eth_getLogs", json!([{ "fromBlock": "0x1", "toBlock": "0x2" }])),
-        ("wallet_getCapabilities", json!([leader.node.info().accounts[0].address()])),
+        ("presim_divergences", json!([])),
     ] {
         let expected = asked(&leader, method, params.clone()).await;
         assert!(expected.get("error").is_none(), "{method}: {expected}");
         assert_eq!(asked(&follower, method, params).await, expected, "{method}");
     }
-    let from = leader.node.info().accounts[1].address();
-    let sending = json!([{ "from": from, "to": from, "value": "0x1" }]);
-    let hash = follower.result("/", "eth_sendTransaction", sending.clone()).await;
-    until("the receipt on the replica", async || {
-        !follower.result("/", "eth_getTransactionReceipt", json!([hash])).await.is_null()
-    })
-    .await;
-    // A nonce that waits in the leader's pool counts at `pending`: nothing is mined before its predecessor comes.
-    let to_count = json!([from, "pending"]);
-    let counted = leader.result("/", "eth_getTransactionCount", to_count.clone()).await;
-    assert_eq!(follower.result("/", "eth_getTransactionCount", to_count).await, counted);
+    // Accounts and the pool are each node's own.
+    assert_eq!(follower.result("/", "eth_accounts", json!([])).await, json!([]));
+    assert_eq!(follower.result("/", "txpool_status", json!([])).await, json!({ "pending": "0x0", "queued": "0x0" }));
     drop(leader);
     until("there is no leader", async || {
-        let error = follower.error("/", "eth_sendTransaction", sending.clone()).await;
-        error["code"] == -32000 && error["message"].as_str().is_some_and(|text| text.contains("no leader"))
+        asked(&follower, "presim_divergences", json!([])).await["error"]["code"] == -32000
     })
     .await;
-    let alone = start(&["--traffic", "0"]);
-    assert!(alone.result("/", "eth_accounts", json!([])).await.is_array());
+    let unknown = json!(["0x00000000000000000000000000000000000000000000000000000000000000aa"]);
+    let body = follower.call("/", "eth_getTransactionByHash", unknown).await;
+    assert_eq!(body["error"]["code"], -32000, "a replica does not know what is not there: {body}");
+    assert!(body["error"]["message"].as_str().is_some_and(|text| text.contains("no leader")), "{body}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_forwarded_request_says_whose_it_is_and_how_long_it_may_take() {
     let Some(server) = NatsServer::start() else { return };
-    let leader = ingester(&server.url(), &["--sub-block-ms", "50"]);
+    let chain = StreamedDevnet::start(&QUICK).await;
+    let leader = ingester(&chain, &server.url(), &[]);
     advance(&leader, 2).await;
     let tokens = token_file(&[("a", 1_000)]);
     let flags = ["--deadline-ms", "700", "--token-file", tokens.path().to_str().expect("UTF-8")];
@@ -147,15 +145,14 @@ async fn a_forwarded_request_says_whose_it_is_and_how_long_it_may_take() {
         (answer["error"].clone(), message.headers.expect("headers"))
     };
     let header = |headers: &HeaderMap, name: &str| headers.get(name).map(|value| value.as_str().to_owned());
-    let account = "0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266";
-    let (error, headers) = ask("eth_sendTransaction", json!([{ "from": account, "to": account }])).await;
+    let (error, headers) = ask("eth_sendRawTransaction", json!(["0x02"])).await;
     assert_eq!(error["code"], -32016, "{error}");
     assert!(error["message"].as_str().is_some_and(|text| text.contains("outcome unknown")), "{error}");
     let left: u64 = header(&headers, "x-presim-left-ms").expect("its time").parse().expect("a number");
     assert!(left <= 700, "{left}");
     assert_eq!(header(&headers, "x-presim-client").as_deref(), Some("a"), "the client's token");
     assert_eq!(header(&headers, "x-presim-min-snapshot"), None, "a write is not rejected because its leader is behind");
-    let (error, _) = ask("txpool_status", json!([])).await;
+    let (error, _) = ask("presim_divergences", json!([])).await;
     assert_eq!(error["code"], -32000, "a read has changed nothing: {error}");
     assert!(error["message"].as_str().is_some_and(|text| text.contains("not answered in time")), "{error}");
 }
@@ -163,7 +160,8 @@ async fn a_forwarded_request_says_whose_it_is_and_how_long_it_may_take() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_banner_of_a_replica_says_what_it_is() {
     let Some(server) = NatsServer::start() else { return };
-    let leader = ingester(&server.url(), &["--sub-block-ms", "50"]);
+    let chain = StreamedDevnet::start(&QUICK).await;
+    let leader = ingester(&chain, &server.url(), &[]);
     advance(&leader, 2).await;
     let follower = tokio::task::block_in_place(|| Presim::start(&["--follow", &server.url(), "--fleet", "test"]));
     let told = format!("replica: follows the leader of the fleet test at {}", server.url());
@@ -194,5 +192,28 @@ async fn a_snapshot_that_is_not_retained_is_the_nodes_own_error() {
             let text = answer["error"]["message"].as_str().unwrap_or_default();
             assert!(text.contains("snapshot 0x1 is not retained"), "{method}: {answer}");
         }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_of_the_wallet_is_rejected_over_nats() {
+    let Some(server) = NatsServer::start() else { return };
+    let (tokens, wallet) = (token_file(&[("reader", 1_000)]), token_file(&[("signer", 1_000)]));
+    let chain = StreamedDevnet::start(&QUICK).await;
+    let leader = ingester(&chain, &server.url(), &[]);
+    let path = |file: &tempfile::NamedTempFile| file.path().to_str().expect("UTF-8").to_owned();
+    let follower = replica(&server.url(), &["--token-file", &path(&tokens), "--wallet-token-file", &path(&wallet)]);
+    reach(&follower, advance(&leader, 2).await).await;
+    let client = server.connect().await;
+    let ask_as = async |name: &str, method: &str, params: Value| -> Value {
+        let mut headers = HeaderMap::new();
+        headers.insert("Authorization", format!("Bearer {}", token(name)).as_str());
+        ask(&client, headers, request(1, method, params).to_string()).await
+    };
+    assert_eq!(ask_as("reader", "eth_chainId", json!([])).await["result"], "0x7a69");
+    for (method, params) in [("eth_chainId", json!([])), ("personal_sign", json!(["0x68", Address::ZERO]))] {
+        let answer = ask_as("signer", method, params).await;
+        let text = answer["error"]["message"].as_str().unwrap_or_default();
+        assert!(text.contains("--wallet-token-file") && text.contains("NATS"), "{answer}");
     }
 }

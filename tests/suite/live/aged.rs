@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use alloy_primitives::Address;
-use presim::ledger::Selector;
+use presim::testing::ledger::Selector;
 use serde_json::json;
 
 use super::{

@@ -9,12 +9,12 @@ use super::{
     late::stage,
     stage::EVERY,
 };
-use crate::support::{hex, number};
+use crate::support::hex;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn receipts_of_an_upstream_wait_on_standard_until_latest_has_their_block() {
     let (upstream, node) = follower().await;
-    let newest = number(&node.result("/", "eth_blockNumber", json!([])).await);
+    let newest = node.height().await;
     let (here, ahead) = (B256::repeat_byte(1), B256::repeat_byte(2));
     let place = move |hash: &Value| {
         let block = if *hash == json!(ahead) { newest + 1 } else { newest };

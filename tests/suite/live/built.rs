@@ -12,7 +12,7 @@ use op_alloy::{
     consensus::{TxDeposit, post_exec::POST_EXEC_TX_TYPE_ID},
     rpc_types_engine::OpFlashblockPayload,
 };
-use presim::{
+use presim::testing::{
     chain::{
         Attributes, BlockHashes, ChainReceipt, ChainSpec, ChainTx, DEPLOYMENT_PROXY, DEPLOYMENT_PROXY_CODE, Family,
         GasRefunds, genesis_block, receipts_root_and_bloom,

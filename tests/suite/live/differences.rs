@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use alloy_primitives::{B256, U256};
 use op_alloy::rpc_types_engine::OpFlashblockPayloadBase;
-use presim::ledger::FeedProblem;
+use presim::testing::ledger::FeedProblem;
 
 use super::{
     built::{Built, CHASES, OP_CHAIN, transfer},

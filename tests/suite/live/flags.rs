@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use alloy_consensus::Header;
 use alloy_primitives::U256;
-use presim::chain::ChainSpec;
+use presim::testing::chain::ChainSpec;
 use revm::primitives::hardfork::SpecId;
 use serde_json::{Value, json};
 
@@ -16,7 +16,6 @@ use super::{
 };
 use crate::{
     op_chain::config,
-    process::{file, text},
     support::TestNode,
     upstream::{Fault, SmallUpstream},
 };
@@ -35,7 +34,7 @@ fn sources_that_do_not_go_together_are_refused_with_the_reason() {
     let upstream = ["--upstream", "http://127.0.0.1:1"];
     let cases: [(&[&str], &[&str]); 12] = [
         (&["--flashblocks", "ws://127.0.0.1:1/ws"], &["--flashblocks needs --upstream"]),
-        (&["--verify-proofs"], &["--verify-proofs needs --upstream or --follow"]),
+        (&["--verify-proofs"], &["--verify-proofs needs --upstream"]),
         (&[upstream[0], upstream[1], "--genesis", file, "--chain", file], &["--upstream and --chain"]),
         (&[upstream[0], upstream[1], "--feed", "devnet"], &["--upstream and --feed devnet"]),
         (&[upstream[0], upstream[1], "--genesis", file, "--feed", "static"], &["--upstream and --feed static"]),
@@ -133,9 +132,7 @@ async fn the_forks_of_an_unknown_chain_are_those_that_its_node_announces() {
         "osaka": {"target": 8, "max": 12, "baseFeeUpdateFraction": 6_500_000},
         "bpo1": {"target": 9, "max": 13, "baseFeeUpdateFraction": 7_000_000},
     });
-    let genesis = file(&genesis_of(&config).to_string());
-    let flags = ["--genesis", text(genesis.path()), "--feed", "static"];
-    let other = tokio::task::block_in_place(|| TestNode::start(&flags));
+    let other = tokio::task::block_in_place(|| TestNode::on(&genesis_of(&config), &["--feed", "static"]));
     let mut told = other.result("/", "eth_config", json!([])).await;
     assert_eq!(told["next"]["activationTime"], osaka, "{told}");
     assert_eq!(told["last"]["activationTime"], blobs, "{told}");
@@ -158,10 +155,7 @@ async fn an_active_fork_that_changed_blobs_alone_has_the_rules_of_osaka() {
     let mut config = ethereum_config();
     config["osakaTime"] = json!(0);
     config["blobSchedule"]["osaka"] = json!({"target": 9, "max": 13, "baseFeeUpdateFraction": 7_000_000});
-    let genesis = genesis_of(&config);
-    let genesis = file(&genesis.to_string());
-    let flags = ["--genesis", text(genesis.path()), "--feed", "static"];
-    let other = tokio::task::block_in_place(|| TestNode::start(&flags));
+    let other = tokio::task::block_in_place(|| TestNode::on(&genesis_of(&config), &["--feed", "static"]));
     let mut told = other.result("/", "eth_config", json!([])).await;
     let time = first.header().timestamp;
     told["current"]["activationTime"] = json!(time);

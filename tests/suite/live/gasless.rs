@@ -1,7 +1,7 @@
 //! X Layer's gasless transactions on a live chain.
 
 use alloy_primitives::{Bytes, U256};
-use presim::chain::{BASE_FEE_VAULT, L1_FEE_VAULT};
+use presim::testing::chain::{BASE_FEE_VAULT, L1_FEE_VAULT};
 use serde_json::json;
 
 use super::{

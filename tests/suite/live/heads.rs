@@ -1,7 +1,7 @@
 //! Upstreams that announce blocks which are only pre-confirmed, and whose hashes no block ever has.
 
 use alloy_primitives::B256;
-use presim::ledger::FeedProblem;
+use presim::testing::ledger::FeedProblem;
 use serde_json::{Value, json};
 
 use super::{

@@ -2,7 +2,7 @@
 
 use alloy_eips::Encodable2718;
 use alloy_primitives::{Address, Bytes, address, hex, keccak256};
-use presim::{
+use presim::testing::{
     chain::{BASE_FEE_VAULT, ChainTx, OPERATOR_FEE_VAULT},
     ledger::FeedProblem,
 };
@@ -348,7 +348,7 @@ async fn a_sub_block_with_an_invalid_payload_falls_back_until_the_next_block() {
         wrong["diff"]["post_exec_tx"] = post_exec;
         stage.server.send_json(&wrong);
         feed(&stage.node, Some(FeedProblem::Execution)).await;
-        let pending = stage.node.result("/", "eth_getBlockByNumber", json!(["pending", false])).await;
+        let pending = stage.node.block("pending").await;
         assert_eq!(pending["number"], "0x0", "{why}: {pending}");
         stage.upstream.push(sent[2].0.block.clone());
         head(&stage.node, sent[2].0.hash()).await;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use alloy_primitives::{Address, U256};
 use op_alloy::rpc_types_engine::OpFlashblockPayload;
-use presim::ledger::FeedProblem;
+use presim::testing::ledger::FeedProblem;
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
 
@@ -23,6 +23,15 @@ use crate::{
 /// Starts a stage on the chain of the OP stack.
 pub async fn stage(flags: &[&str]) -> LiveStage {
     LiveStage::new(Built::op_stack(), SmallUpstream::url, &with_usual(flags)).await
+}
+
+/// Waits until the newest snapshot is this sub-block.
+async fn reaches(stage: &LiveStage, block: &Built, index: u32) {
+    until(&stage.node, "the sub-block", |published| {
+        let newest = &published.newest;
+        newest.open.is_some() && (newest.header().number, newest.index()) == (block.number(), index)
+    })
+    .await;
 }
 
 /// One transaction a sub-block, the deposit beside the first.
@@ -70,9 +79,7 @@ async fn a_stalled_stream_costs_nothing_when_it_goes_on() {
     head(&stage.node, blocks[0].hash()).await;
     assert_eq!(stage.applied(), 5.0);
     stage.server.stall(false);
-    let last = (blocks[1].number(), 4);
-    until(&stage.node, "the last", |published| (published.newest.header().number, published.newest.index()) == last)
-        .await;
+    reaches(&stage, &blocks[1], 4).await;
     stage.play(&blocks[2..], &SINGLE, EVERY).await;
     assert_eq!(stage.applied(), 15.0);
     stage.never_fell();
@@ -111,9 +118,7 @@ async fn sub_blocks_whose_state_comes_after_a_stall_are_all_applied() {
     until(&stage.node, "late", |published| published.feed().lag().is_some_and(|lag| lag.waiting == 10)).await;
     assert_eq!(stage.applied(), 5.0);
     stage.upstream.well();
-    let last = (blocks[2].number(), 4);
-    until(&stage.node, "the last", |published| (published.newest.header().number, published.newest.index()) == last)
-        .await;
+    reaches(&stage, &blocks[2], 4).await;
     assert_eq!(stage.applied(), 15.0);
     stage.never_fell();
 }
@@ -126,9 +131,7 @@ async fn an_upstream_that_lags_and_catches_up_costs_no_sub_block() {
     for payload in &sent {
         stage.server.send(payload);
     }
-    let last = (blocks[3].number(), 4);
-    until(&stage.node, "the last", |published| (published.newest.header().number, published.newest.index()) == last)
-        .await;
+    reaches(&stage, &blocks[3], 4).await;
     assert_eq!(stage.node.node.snapshots().load().head().number(), stage.first.number());
     for block in &blocks {
         stage.upstream.push(block.block.clone());
@@ -203,7 +206,7 @@ async fn a_feed_that_is_late_says_how_late_and_serves_the_newest_there_is() {
     };
     tokio::time::timeout(BOUND, shown).await.expect("the gauges show it in time");
     assert!(stage.node.metric("presim_feed_lag_seconds") > 0.1);
-    let block = stage.node.result("/", "eth_getBlockByNumber", json!(["pending", false])).await;
+    let block = stage.node.block("pending").await;
     assert_eq!(block["number"], json!(format!("{number:#x}")));
     // The canonical block does not wait for ever.
     stage.upstream.well();
@@ -261,11 +264,7 @@ async fn the_snapshots_of_a_block_stay_when_it_is_complete_and_when_it_is_canoni
     for (block, values) in [(&one, [5, 6]), (&two, [7, 8])] {
         for (index, (payload, value)) in block.flashblocks(&[2, 1]).iter().zip(values).enumerate() {
             stage.server.send(payload);
-            let place = (block.number(), index as u32);
-            until(&stage.node, "applied", |published| {
-                published.newest.open.is_some() && (published.newest.header().number, published.newest.index()) == place
-            })
-            .await;
+            reaches(&stage, block, index as u32).await;
             balance += value;
             pinned.push((stage.node.node.snapshots().newest().id, balance));
         }
@@ -439,11 +438,7 @@ async fn a_stream_that_tells_no_roots_stays_live_across_canonical_blocks() {
             (payload.diff.state_root, payload.diff.block_hash) = Default::default();
             stage.server.send(&payload);
         }
-        let last = (block.number(), 4);
-        until(&stage.node, "the last", |published| {
-            (published.newest.header().number, published.newest.index()) == last
-        })
-        .await;
+        reaches(&stage, block, 4).await;
         stage.upstream.push(block.block.clone());
         head(&stage.node, block.hash()).await;
     }
@@ -467,11 +462,7 @@ async fn a_stream_in_the_shape_of_another_builder_is_followed() {
             stage.server.send_json(&json);
         }
         stage.server.send_json(&json!({"payload_id": payloads[0].payload_id, "end": true}));
-        let last = (block.number(), 4);
-        until(&stage.node, "the last", |published| {
-            (published.newest.header().number, published.newest.index()) == last
-        })
-        .await;
+        reaches(&stage, block, 4).await;
         assert_eq!(stage.node.node.snapshots().newest().verified.as_str(), "partial", "gas and bloom are compared");
         stage.upstream.push(block.block.clone());
         head(&stage.node, block.hash()).await;
@@ -510,9 +501,7 @@ async fn junk_in_the_middle_costs_nothing_but_itself() {
             stage.server.send_message(Message::text("{\"type\":\"keepalive\"}"));
         }
     }
-    let last = (blocks[1].number(), 4);
-    until(&stage.node, "the last", |published| (published.newest.header().number, published.newest.index()) == last)
-        .await;
+    reaches(&stage, &blocks[1], 4).await;
     stage.never_fell();
     assert_eq!(stage.node.metric("presim_flashblocks_total{outcome=\"unreadable\"}"), 20.0);
     assert_eq!(stage.applied(), 10.0);
@@ -543,11 +532,7 @@ async fn what_the_builder_tells_is_checked_at_each_sub_block_and_said() {
     ];
     for (index, (payload, expected)) in steps.into_iter().enumerate() {
         stage.server.send_json(&payload);
-        until(&stage.node, "applied", |published| {
-            let newest = &published.newest;
-            newest.open.is_some() && (newest.header().number, newest.index() as usize) == (number, index)
-        })
-        .await;
+        reaches(&stage, &blocks[0], index as u32).await;
         let (_, _, freshness) = health(&stage.node).await;
         assert!(freshness.ends_with(&format!("verified={expected}")), "{index}: {freshness}");
         let told = stage.node.result("/", "presim_snapshot", json!([])).await;
@@ -603,15 +588,8 @@ async fn nothing_is_built_on_a_beginning_of_a_block_that_is_canonical_as_a_whole
     let stage = stage(&["--upstream-timeout-ms", "60000"]).await;
     let blocks = chases(&stage.first, CHASES[0].0, 3, 2);
     let [one, two] = [&blocks[0], &blocks[1]].map(|block| block.flashblocks(&[2, 1, 1]));
-    let applied = async |number: u64, index: u32| {
-        until(&stage.node, "applied", |published| {
-            let newest = &published.newest;
-            newest.open.is_some() && (newest.header().number, newest.index()) == (number, index)
-        })
-        .await;
-    };
     stage.server.send(&one[0]);
-    applied(blocks[0].number(), 0).await;
+    reaches(&stage, &blocks[0], 0).await;
     let reads = stage.upstream.asked("eth_getStorageAt");
     stage.upstream.slow("eth_getStorageAt", Duration::from_secs(2));
     stage.upstream.push(blocks[0].block.clone());
@@ -619,7 +597,7 @@ async fn nothing_is_built_on_a_beginning_of_a_block_that_is_canonical_as_a_whole
     two.iter().for_each(|payload| stage.server.send(payload));
     head(&stage.node, blocks[0].hash()).await;
     stage.upstream.slow("eth_getStorageAt", Duration::ZERO);
-    applied(blocks[1].number(), 2).await;
+    reaches(&stage, &blocks[1], 2).await;
     stage.upstream.push(blocks[1].block.clone());
     head(&stage.node, blocks[1].hash()).await;
     stage.never_fell();

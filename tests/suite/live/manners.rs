@@ -1,9 +1,9 @@
 //! The manners of nodes and their providers: strict ones, ones with limits, and ones that ask for a pause.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use alloy_primitives::{Address, B256};
-use presim::ledger::FeedProblem;
+use presim::testing::ledger::FeedProblem;
 use serde_json::{Value, json};
 
 use super::{
@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     process::eventually,
-    support::{BOUND, TestNode, hex, say},
+    support::{BOUND, TestNode, hex},
     upstream::{Fault, Manner, SmallUpstream},
 };
 
@@ -108,31 +108,6 @@ async fn compressed_answers_are_accepted() {
     let (upstream, node, first) = pair(&[Manner::Compressed], false, &[]).await;
     follows(&upstream, &node, &first, 0).await;
     assert!(upstream.compressed() > 0);
-}
-
-/// The length of the outage in [`an_upstream_that_was_away_for_a_while_is_back_soon`].
-const OUTAGE: Duration = Duration::from_secs(8);
-
-/// The feed says during an outage that it is not live, and neither way to an upstream waits long after it.
-#[tokio::test(flavor = "multi_thread")]
-async fn an_upstream_that_was_away_for_a_while_is_back_soon() {
-    for is_socket in [false, true] {
-        let (upstream, node, first) = pair(&[], is_socket, &[]).await;
-        let one = follows(&upstream, &node, &first, 0).await;
-        let began = Instant::now();
-        upstream.go_away();
-        feed(&node, Some(FeedProblem::Upstream)).await;
-        assert!(began.elapsed() < OUTAGE, "the feed was said to be live for {:?}", began.elapsed());
-        let rest = eventually("the outage ends", async || (began.elapsed() >= OUTAGE).then_some(()));
-        rest.await;
-        upstream.come_back().await;
-        let back = Instant::now();
-        follows(&upstream, &node, &one, 1).await;
-        feed(&node, None).await;
-        say(&format!("over WebSocket: {is_socket}: back after {:?}", back.elapsed()));
-        // Two seconds on a machine that has nothing else to do.
-        assert!(back.elapsed() < Duration::from_secs(5), "back after {:?}", back.elapsed());
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -28,7 +28,7 @@ mod watch;
 use std::time::Duration;
 
 use alloy_primitives::B256;
-use presim::ledger::{Chain, FeedProblem};
+use presim::testing::ledger::{Chain, FeedProblem};
 use serde_json::Value;
 
 use self::stage::{launch, serve};

@@ -156,7 +156,7 @@ async fn blocks_that_reach_a_native_contract_are_taken_as_the_upstream_has_them(
     server.send(&payloads[0]);
     until(&node, "applied", |published| published.newest.open.is_some()).await;
     server.send(&payloads[1]);
-    feed(&node, Some(presim::ledger::FeedProblem::Execution)).await;
+    feed(&node, Some(presim::testing::ledger::FeedProblem::Execution)).await;
     upstream.push(next.block.clone());
     head(&node, next.hash()).await;
     assert_eq!(node.metric("presim_upstream_blocks_total{outcome=\"not_executed\"}"), 1.0);

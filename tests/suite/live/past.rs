@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     remote_state::{Proxy, ProxyReply, refused},
-    support::{TestNode, hex, number, shared},
+    support::{TestNode, hex, shared},
     upstream::SmallUpstream,
 };
 
@@ -226,7 +226,7 @@ async fn the_official_chain_is_the_same_on_a_node_that_asks_one_that_has_it() {
     let whole = TestNode::start(&["--genesis", genesis, "--chain", chain.to_str().unwrap()]);
     let upstream = whole.url("/standard");
     let asking = launch(&upstream, None, &[&["--genesis", genesis][..], &KEPT].concat()).await.unwrap();
-    let head = number(&whole.result("/standard", "eth_blockNumber", json!([])).await);
+    let head = whole.height().await;
     let mut traced = 0;
     for height in 1..=head {
         let same = async |method: &str, params: Value| {
@@ -265,7 +265,7 @@ async fn past_state_is_proven_where_proofs_are_asked_for() {
     let (genesis, chain) = (folder.join("genesis.json"), folder.join("chain.rlp"));
     let genesis = genesis.to_str().unwrap();
     let whole = TestNode::start(&["--genesis", genesis, "--chain", chain.to_str().unwrap()]);
-    let head = number(&whole.result("/standard", "eth_blockNumber", json!([])).await);
+    let head = whole.height().await;
     let proofs = |request: &Value| {
         let is = |call: &Value| call["method"] == "eth_getProof";
         request.as_array().map_or_else(|| is(request), |all| all.iter().any(is))

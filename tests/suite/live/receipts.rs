@@ -249,7 +249,7 @@ async fn a_null_for_an_announced_block_degrades_nothing() {
     upstream.push(one.block.clone());
     head(&node, one.hash()).await;
     until(&node, "live", |published| !published.feed().is_degraded()).await;
-    for problem in presim::ledger::FeedProblem::ALL {
+    for problem in presim::testing::ledger::FeedProblem::ALL {
         let name = format!("presim_feed_fallbacks_total{{reason=\"{}\"}}", problem.as_str());
         assert_eq!(node.metric(&name), 0.0, "{problem:?}");
     }

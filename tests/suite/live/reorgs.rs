@@ -1,7 +1,7 @@
 //! An upstream that reorganises.
 
 use alloy_primitives::{B256, U256};
-use presim::ledger::SnapshotId;
+use presim::testing::ledger::SnapshotId;
 use serde_json::{Value, json};
 
 use super::{
@@ -32,7 +32,7 @@ async fn shows(node: &TestNode, built: &Built) {
         let expected = [json!(built.balance(SOMEBODY)), json!(slot.unwrap_or_default())];
         assert_eq!(node.batch("/", &calls).await, expected, "{block}");
     }
-    let latest = node.result("/", "eth_getBlockByNumber", json!(["latest", false])).await;
+    let latest = node.block("latest").await;
     assert_eq!((&latest["hash"], number(&latest["number"])), (&json!(built.hash()), built.number()));
     let snapshot = node.node.snapshots().newest().id;
     assert_eq!(
@@ -82,7 +82,14 @@ async fn reorg(depth: usize, is_socket: bool) {
     assert_eq!(executed, (2 * depth + 1) as f64, "every block is executed here");
     for (built, snapshot) in dead.iter().zip(&snapshots) {
         gone(&node, built, *snapshot).await;
-        assert!(node.node.snapshots().load().block(presim::ledger::Selector::Hash(built.hash())).unwrap().is_none());
+        assert!(
+            node.node
+                .snapshots()
+                .load()
+                .block(presim::testing::ledger::Selector::Hash(built.hash()))
+                .unwrap()
+                .is_none()
+        );
     }
     for (at, built) in branch.iter().enumerate() {
         let hash = json!(built.hash());
@@ -112,18 +119,8 @@ async fn reorg(depth: usize, is_socket: bool) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_block_is_replaced() {
-    reorg(1, false).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn three_blocks_are_replaced() {
-    reorg(3, false).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn three_blocks_are_replaced_over_websocket() {
-    reorg(3, true).await;
+async fn blocks_are_replaced() {
+    tokio::join!(reorg(1, false), reorg(3, false), reorg(3, true));
 }
 
 #[tokio::test(flavor = "multi_thread")]

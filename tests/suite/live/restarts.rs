@@ -14,7 +14,7 @@ use alloy_primitives::B256;
 use alloy_rpc_client::ClientBuilder;
 use alloy_transport::{TransportError, TransportFut};
 use alloy_transport_http::{Http, reqwest::Client};
-use presim::{
+use presim::testing::{
     chain::BlockHashes,
     ledger::{Chain, FeedProblem, FeedState, Retention, Snapshots},
     pool::{self, Pool},

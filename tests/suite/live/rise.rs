@@ -34,14 +34,14 @@ fn hash(fixture: &Fixture) -> B256 {
 
 /// Checks that a block has the gas, the receipts and the bloom of the fixture's header.
 fn is_the_block(block: &Value, fixture: &Fixture) {
-    for field in ["gasUsed", "receiptsRoot", "logsBloom", "number", "transactionsRoot"] {
+    for field in ["gasUsed", "blobGasUsed", "receiptsRoot", "logsBloom", "number", "transactionsRoot"] {
         assert_eq!(block[field], fixture.block[field], "{field}");
     }
 }
 
 /// Checks that the newest block is the fixture's and was executed by the node.
 async fn is_executed(node: &TestNode, fixture: &Fixture) {
-    let latest = node.result("/", "eth_getBlockByNumber", json!(["latest", false])).await;
+    let latest = node.block("latest").await;
     is_the_block(&latest, fixture);
     assert_eq!(latest["hash"], fixture.block["hash"]);
     assert_eq!(node.metric("presim_upstream_blocks_total{outcome=\"executed\"}"), 1.0);
@@ -134,7 +134,7 @@ async fn a_real_block_is_the_same_in_any_sub_blocks() {
             let count = node.result("/", "eth_getBlockTransactionCountByNumber", json!(["pending"])).await;
             assert_eq!(number(&count), sent as u64, "{split:?}");
         }
-        let shown = node.result("/", "eth_getBlockByNumber", json!(["pending", false])).await;
+        let shown = node.block("pending").await;
         is_the_block(&shown, &fixture);
         let fallen = |node: &TestNode| node.metric("presim_feed_fallbacks_total{reason=\"mismatch\"}");
         upstream.push(fixture.block(None));
@@ -207,7 +207,12 @@ async fn the_calls_of_a_real_block_use_the_same_gas_in_a_simulation() {
     for path in ["/", "/standard"] {
         // The deposit only changes L1 fees, which unsigned calls do not pay, so it is left out.
         let params = json!([simulation(&fixture), parent]);
-        seen.push((format!("{path} at the parent"), simulated(node.result(path, "eth_simulateV1", params).await)));
+        let answer = node.result(path, "eth_simulateV1", params).await;
+        // The header continues the chain's own.
+        for field in ["extraData", "requestsHash"] {
+            assert_eq!(answer[0][field], fixture.block[field], "{path} {field}");
+        }
+        seen.push((format!("{path} at the parent"), simulated(answer)));
     }
     // The same calls after the deposit: on the sub-block that contains only it.
     server.send(&sub_blocks(&fixture, &[1, 6])[0]);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use alloy_eips::Decodable2718;
 use alloy_primitives::{B256, U256};
 use op_alloy::{consensus::OpTxEnvelope, rpc_types_engine::OpFlashblockPayload};
-use presim::ledger::FeedProblem::{self, *};
+use presim::testing::ledger::FeedProblem::{self, *};
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
 
@@ -545,7 +545,7 @@ async fn pending_is_of_the_sub_blocks_and_latest_of_the_upstream() {
         assert_eq!(pending, [hex(balance), json!(B256::from(U256::from(word)))], "index {index}");
         let latest = stage.node.batch("/", &at("latest")).await;
         assert_eq!(latest, [hex(0), json!(B256::ZERO)], "index {index}");
-        let block = stage.node.result("/", "eth_getBlockByNumber", json!(["pending", false])).await;
+        let block = stage.node.block("pending").await;
         assert_eq!(number(&block["gasUsed"]), payload.diff.gas_used, "index {index}");
         assert_eq!(block["receiptsRoot"], json!(payload.diff.receipts_root), "index {index}");
         assert_eq!(block["logsBloom"], json!(payload.diff.logs_bloom), "index {index}");
@@ -559,7 +559,7 @@ async fn pending_is_of_the_sub_blocks_and_latest_of_the_upstream() {
     stage.see(9, &Canonical, &mut 0.0).await;
     assert_eq!(stage.node.metric("presim_upstream_blocks_total{outcome=\"executed\"}"), 1.0);
     assert_eq!(stage.node.result("/", "eth_getBalance", json!([SOMEBODY, "latest"])).await, "0xc8");
-    let latest = stage.node.result("/", "eth_getBlockByNumber", json!(["latest", false])).await;
+    let latest = stage.node.block("latest").await;
     assert_eq!(latest["hash"], json!(blocks.a1.hash()));
 }
 

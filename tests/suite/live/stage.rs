@@ -7,7 +7,7 @@ use std::{
 };
 
 use alloy_primitives::{Address, B256, Bytes};
-use presim::{
+use presim::testing::{
     chain::ChainTx,
     ledger::{FeedProblem, SnapshotId},
 };

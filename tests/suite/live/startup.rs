@@ -7,7 +7,7 @@ use tokio_tungstenite::tungstenite::Message;
 
 use super::built::Built;
 use crate::{
-    process::{Presim, eventually, free_port, scrape},
+    process::{Presim, eventually, refusing_port},
     signals::Starting,
     upstream::{Fault, FlashblocksServer, SmallUpstream, UpstreamChain},
 };
@@ -15,7 +15,7 @@ use crate::{
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_whose_upstream_does_not_answer_says_so_and_stops_at_once() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (silent, nobody) = (silent.local_addr().unwrap().to_string(), free_port());
+    let (silent, (_held, nobody)) = (silent.local_addr().unwrap().to_string(), refusing_port());
     for (address, problem, name) in
         [(&silent, "", "TERM"), (&silent, "no answer within", "INT"), (&nobody, "eth_chainId", "TERM")]
     {
@@ -57,15 +57,14 @@ async fn messages_of_the_stream_that_cannot_be_read_are_one_warning_a_minute_wit
     const MESSAGES: usize = 200;
     let upstream = SmallUpstream::start(8453, UpstreamChain::new(vec![Built::op_stack().block])).await;
     let server = FlashblocksServer::start().await;
-    let metrics = free_port();
-    let flags = ["--upstream", &upstream.url(), "--flashblocks", &server.url(), "--metrics", &metrics];
+    let flags = ["--upstream", &upstream.url(), "--flashblocks", &server.url(), "--metrics", "127.0.0.1:0"];
     let mut presim = Presim::start(&flags);
     server.connected(1).await;
     for _ in 0..MESSAGES {
         server.send_message(Message::text("{\"hello\":"));
     }
     let counted = format!("presim_flashblocks_total{{outcome=\"unreadable\"}} {MESSAGES}");
-    eventually("all are read", async || scrape(&presim.http, &metrics).await.contains(&counted).then_some(())).await;
+    eventually("all are read", async || presim.scrape().await.contains(&counted).then_some(())).await;
     presim.signal("TERM");
     let (_, log) = presim.ended().await;
     let warnings: Vec<&str> = log.lines().filter(|line| line.contains("not Flashblocks")).collect();

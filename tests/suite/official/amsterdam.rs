@@ -67,9 +67,8 @@ async fn amsterdams_random_programs_pass_over_http() {
         cases.extend(tests.into_iter().map(|(name, test)| (format!("{path} {name}"), test)));
     }
     let config = cases.first().and_then(|(_, test)| test.config.as_ref());
-    let file = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(file.path(), request_genesis("Amsterdam", config).unwrap().to_string()).unwrap();
-    let node = TestNode::quiet_with(&["--genesis", file.path().to_str().unwrap(), "--deadline-ms", "60000"]);
+    let genesis = request_genesis("Amsterdam", config).unwrap();
+    let node = TestNode::on(&genesis, &["--traffic", "0", "--sub-block-ms", "60000", "--deadline-ms", "60000"]);
     let run = async |(name, test): (String, StateTest)| {
         let expected = test.post["Amsterdam"].first()?;
         let Some(payload) = payload(&test, "Amsterdam", expected) else { return Some(format!("{name}: no request")) };

@@ -15,7 +15,7 @@ use alloy_eips::{
 };
 use alloy_primitives::{Address, B256, TxKind, U256};
 use alloy_rlp::Encodable;
-use presim::chain::{ChainTx, transactions_root};
+use presim::testing::chain::{ChainTx, transactions_root};
 use serde_json::{Value, json};
 
 use super::built::{BuiltChain, RlpBlock, high, sign, signer};

@@ -12,7 +12,7 @@ use alloy_hardforks::EthereumHardforks;
 use alloy_primitives::{B256, Signature, U256};
 use alloy_signer::SignerSync;
 use alloy_signer_local::PrivateKeySigner;
-use presim::{
+use presim::testing::{
     chain::{Attributes, BlockHashes, BlockTotals, ChainSpec, ChainTx, genesis_block},
     engine::{execute_block, withdrawals_root},
     ledger::Snapshot,

@@ -6,7 +6,7 @@ use alloy_consensus::{Block as RlpBlock, Header};
 use alloy_eips::eip7928::{BlockAccessList, compute_block_access_list_hash};
 use alloy_primitives::{Address, B256, Bytes};
 use alloy_rlp::Decodable;
-use presim::{
+use presim::testing::{
     chain::{BlockBody, BlockHashes, ChainTx, SealedBlock},
     ledger::Snapshot,
     source::chain_file::import_bytes,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use alloy_primitives::{Bytes, Log, U64, U128, U256, keccak256};
-use presim::engine::{Call, CallFees};
+use presim::testing::engine::{Call, CallFees};
 use serde_json::{Map, Value, json};
 
 use super::{

@@ -1,7 +1,7 @@
 //! The chains that the tests name: a fork from the start, or a change from one fork to another.
 
 use alloy_genesis::ChainConfig;
-use presim::chain::ChainSpec;
+use presim::testing::chain::ChainSpec;
 use serde_json::{Map, Value, json};
 
 use super::state::TestConfig;

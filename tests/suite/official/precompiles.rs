@@ -1,7 +1,7 @@
 //! The bound of precompiles in a short run. The meter ticks on opcodes alone, so it counts their gas.
 
 use alloy_primitives::{Address, Bytes, TxKind, U256, bytes};
-use presim::{
+use presim::testing::{
     engine::{
         BaseFeeRule, Call, CallOutcome, CallRequest, Engine, SimBlock, Simulation, SimulationError, SimulationRules,
         load_kzg_settings,

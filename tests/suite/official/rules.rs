@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use alloy_primitives::{Address, B256, U256};
-use presim::{
+use presim::testing::{
     chain::{BlockHashes, ChainSpec, genesis_block},
     ledger::Snapshot,
     source::chain_file::import_bytes,
@@ -82,8 +82,7 @@ fn a_genesis_in_constantinople_is_refused_by_the_eip_that_is_missing() {
         "alloc": {}, "gasLimit": "0x1000000", "difficulty": "0x20000",
     });
     std::fs::write(file.path(), genesis.to_string()).unwrap();
-    let error = TestNode::try_start(&["--genesis", file.path().to_str().unwrap()]).err().unwrap();
-    let error = format!("{error:#}");
+    let error = TestNode::refusal(&["--genesis", file.path().to_str().unwrap()]);
     assert!(error.contains("config.petersburgBlock: 10") && error.contains("EIP-1283"), "{error}");
 }
 
@@ -112,7 +111,7 @@ fn the_first_block_of_the_dao_fork_carries_its_name() {
             extra_data: extra.into(),
             ..Default::default()
         };
-        let body = alloy_consensus::BlockBody::<presim::chain::ChainTx>::default();
+        let body = alloy_consensus::BlockBody::<presim::testing::chain::ChainTx>::default();
         alloy_rlp::encode(alloy_consensus::Block { header, body })
     };
     let error = |extra| import_bytes(&spec, base.copy(), &block(extra), |_, _| {}).err().unwrap().to_string();

@@ -11,7 +11,7 @@ use std::{
 
 use alloy_consensus::{Transaction, Typed2718, transaction::Recovered};
 use alloy_primitives::{Address, U256, address};
-use presim::{
+use presim::testing::{
     chain::{ChainSpec, ChainTx},
     engine::{
         AccountDiff, BaseFeeRule, BlockOverrides, BlockRun, CallOutcome, CallResult, DifferentParts, Engine, Outputs,

@@ -10,7 +10,7 @@ use alloy_eips::{
 };
 use alloy_genesis::{Genesis, GenesisAccount};
 use alloy_primitives::{Address, B256, Bytes, Log, TxKind, U256, keccak256};
-use presim::{
+use presim::testing::{
     chain::{BlockBody, BlockHashes, ChainSpec, ChainTx, SealedBlock},
     engine::{
         AccountOverride, BaseFeeRule, BlockOverrides, Call, CallFees, CallOutcome, CallResult, ChainExecutor, Engine,

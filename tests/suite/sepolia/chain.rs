@@ -19,7 +19,7 @@ use alloy_primitives::{Address, B256, Bytes, TxKind, U256, address, hex};
 use alloy_rpc_types_eth::{Transaction, TransactionInfo};
 use alloy_signer::SignerSync;
 use alloy_signer_local::PrivateKeySigner;
-use presim::{
+use presim::testing::{
     chain::{Attributes, BlockHashes, ChainSpec, ChainTx, DEPLOYMENT_PROXY, DEPLOYMENT_PROXY_CODE, genesis_block},
     engine::{open_block_with, seal},
     ledger::Snapshot,

@@ -10,7 +10,7 @@ use std::{
 
 use alloy_eips::eip7928::AccountChanges;
 use alloy_primitives::{Address, B256, U256};
-use presim::ledger::FeedProblem;
+use presim::testing::ledger::FeedProblem;
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use serde_json::{Value, json};
 

@@ -48,19 +48,6 @@ impl UpstreamBlock {
         Self { number, hash: own, parent_hash: parent, fields, transactions, receipts: None, state }
     }
 
-    /// Builds an empty child block with this state after it. `salt` distinguishes siblings. The hash is the header's.
-    pub fn next(&self, state: Arc<State>, salt: u8) -> Self {
-        let mut header: Header = serde_json::from_value(self.fields.clone()).expect("a header");
-        header.parent_hash = self.hash;
-        header.number += 1;
-        header.timestamp += 1;
-        header.extra_data = Bytes::from(vec![salt]);
-        (header.gas_used, header.logs_bloom) = (0, Default::default());
-        header.transactions_root = alloy_consensus::EMPTY_ROOT_HASH;
-        header.receipts_root = alloy_consensus::EMPTY_ROOT_HASH;
-        Self::with_header(header, state)
-    }
-
     /// Builds an empty block with this header.
     pub fn with_header(header: Header, state: Arc<State>) -> Self {
         let mut fields = serde_json::to_value(&header).expect("a header is JSON");

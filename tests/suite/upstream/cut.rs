@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use alloy_consensus::Header;
 use alloy_eips::eip4895::Withdrawals;
 use alloy_primitives::{B64, B256, Bloom, U256, keccak256};
 use op_alloy::rpc_types_engine::{
@@ -18,14 +19,9 @@ pub struct Cumulative {
     pub logs_bloom: Bloom,
 }
 
-/// Cuts a block into sub-blocks of `split[index]` transactions. `after(n)` returns the block's fields after its first
-/// `n` transactions and is not called for all of them. The metadata has only the block number.
-pub fn cut(fixture: &Fixture, split: &[usize], after: impl Fn(usize) -> Cumulative) -> Vec<OpFlashblockPayload> {
-    assert_eq!(split.iter().sum::<usize>(), fixture.raw.len(), "the split has all transactions");
-    let header = fixture.header();
-    let hash: B256 = serde_json::from_value(fixture.block["hash"].clone()).expect("a hash");
-    let withdrawals: Withdrawals = serde_json::from_value(fixture.block["withdrawals"].clone()).unwrap_or_default();
-    let base = OpFlashblockPayloadBase {
+/// Returns the fields of a block that its first sub-block has.
+pub fn base_of(header: &Header) -> OpFlashblockPayloadBase {
+    OpFlashblockPayloadBase {
         parent_beacon_block_root: header.parent_beacon_block_root.unwrap_or_default(),
         parent_hash: header.parent_hash,
         fee_recipient: header.beneficiary,
@@ -35,7 +31,17 @@ pub fn cut(fixture: &Fixture, split: &[usize], after: impl Fn(usize) -> Cumulati
         timestamp: header.timestamp,
         extra_data: header.extra_data.clone(),
         base_fee_per_gas: U256::from(header.base_fee_per_gas.unwrap_or_default()),
-    };
+    }
+}
+
+/// Cuts a block into sub-blocks of `split[index]` transactions. `after(n)` returns the block's fields after its first
+/// `n` transactions and is not called for all of them. The metadata has only the block number.
+pub fn cut(fixture: &Fixture, split: &[usize], after: impl Fn(usize) -> Cumulative) -> Vec<OpFlashblockPayload> {
+    assert_eq!(split.iter().sum::<usize>(), fixture.raw.len(), "the split has all transactions");
+    let header = fixture.header();
+    let hash: B256 = serde_json::from_value(fixture.block["hash"].clone()).expect("a hash");
+    let withdrawals: Withdrawals = serde_json::from_value(fixture.block["withdrawals"].clone()).unwrap_or_default();
+    let base = base_of(&header);
     let payload_id = B64::from_slice(&keccak256(hash)[..8]);
     let mut done = 0;
     let mut payloads = Vec::new();

@@ -92,6 +92,15 @@ impl FlashblocksServer {
         reaches(&self.shared.open, |open| *open == count, "open connections").await;
     }
 
+    /// Returns a function that sends a sub-block, also for a task.
+    pub fn sender(&self) -> impl Fn(&OpFlashblockPayload) + Send + Sync + use<> {
+        let shared = self.shared.clone();
+        move |payload| {
+            let text = serde_json::to_string(payload).expect("a payload is JSON");
+            let _ = shared.orders.send(Order::Send(Message::text(text)));
+        }
+    }
+
     /// Sends a sub-block as JSON text.
     pub fn send(&self, payload: &OpFlashblockPayload) {
         self.send_json(&serde_json::to_value(payload).expect("a payload is JSON"));

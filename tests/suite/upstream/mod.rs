@@ -4,17 +4,18 @@
 //! - [`BalancedUpstream`] is several of them behind one address.
 //! - [`UpstreamChain`] and [`UpstreamBlock`] are the data it serves; [`Fixture`] makes both of a recorded block.
 //! - [`FlashblocksServer`] sends the messages that a test gives it; [`cut`] makes sub-blocks of a block.
+//! - [`StreamedDevnet`] is a devnet of presim as an upstream, whose sub-blocks are streamed.
 
 mod balanced;
 mod chain;
 mod cut;
+mod devnet;
 mod flashblocks;
 mod node;
-#[cfg(test)]
-mod tests;
 
 pub use balanced::BalancedUpstream;
 pub use chain::{Fixture, State, UpstreamBlock, UpstreamChain};
 pub use cut::{Cumulative, cut};
+pub use devnet::{KEEPER, StreamedDevnet};
 pub use flashblocks::{FlashblocksServer, compress};
 pub use node::{Fault, Manner, SmallUpstream};

@@ -31,7 +31,7 @@ use serde_json::{Value, json};
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::{Notify, broadcast, watch},
-    task::AbortHandle,
+    task::JoinHandle,
     time::timeout,
 };
 use tokio_tungstenite::{accept_async, tungstenite::Message};
@@ -46,7 +46,7 @@ use crate::support::BOUND;
 /// fail ([`fail`](Self::fail), [`delay`](Self::delay), [`lie`](Self::lie), [`go_away`](Self::go_away)) and count calls.
 pub struct SmallUpstream {
     shared: Arc<NodeState>,
-    accepting: Mutex<AbortHandle>,
+    accepting: Mutex<Option<JoinHandle<()>>>,
 }
 
 /// A way to answer requests wrongly. WebSocket connections are closed where HTTP would return an error status.
@@ -104,7 +104,6 @@ struct NodeState {
     /// Ends the delays of the requests that have arrived.
     hurry: Notify,
     lie: Mutex<Option<Lie>>,
-    access_lists: Mutex<Option<AccessLists>>,
     /// The answers of methods that the chain does not give.
     script: Mutex<Option<Script>>,
     /// Whether requests with an EIP-1898 block hash are rejected.
@@ -130,7 +129,6 @@ struct NodeState {
 type Lie = Box<dyn Fn(&str, &Value, Value) -> Value + Send>;
 /// Returns what a method is answered with, or nothing if it is not in the script.
 type Script = Box<dyn Fn(&str, &Value) -> Option<Answer> + Send>;
-type AccessLists = Box<dyn Fn(&Value) -> Value + Send>;
 
 /// Counts waves of state reads. A wave is the set of requests that arrive before any of them is answered.
 #[derive(Default)]
@@ -179,7 +177,6 @@ impl SmallUpstream {
             slow: Mutex::default(),
             hurry: Notify::new(),
             lie: Mutex::default(),
-            access_lists: Mutex::default(),
             script: Mutex::default(),
             no_hashes: AtomicBool::new(false),
             manners: Mutex::default(),
@@ -195,7 +192,7 @@ impl SmallUpstream {
             whole: watch::Sender::new(true),
             gone: watch::Sender::new(false),
         });
-        let accepting = Mutex::new(accept(listener, shared.clone()));
+        let accepting = Mutex::new(Some(accept(listener, shared.clone())));
         Self { shared, accepting }
     }
 
@@ -232,10 +229,6 @@ impl SmallUpstream {
     /// Changes the chain without notifying subscribers.
     pub fn change(&self, change: impl FnOnce(&mut UpstreamChain)) {
         change(&mut self.shared.chain());
-    }
-
-    pub fn head(&self) -> UpstreamBlock {
-        self.shared.chain().head().clone()
     }
 
     /// Answers so many requests (a batch is one) with a fault; `usize::MAX` means until [`well`](Self::well).
@@ -310,11 +303,6 @@ impl SmallUpstream {
         self.shared.no_hashes.store(true, SeqCst);
     }
 
-    /// Answers `eth_createAccessList` from its params. Without this, the method is unknown.
-    pub fn access_lists(&self, answer: impl Fn(&Value) -> Value + Send + 'static) {
-        *lock(&self.shared.access_lists) = Some(Box::new(answer));
-    }
-
     /// Answers methods that the chain does not answer, by their params. What the script does not answer is unknown.
     pub fn script(&self, answer: impl Fn(&str, &Value) -> Option<Answer> + Send + 'static) {
         *lock(&self.shared.script) = Some(Box::new(answer));
@@ -322,25 +310,29 @@ impl SmallUpstream {
 
     /// Ends all connections and accepts no more.
     pub fn go_away(&self) {
-        lock(&self.accepting).abort();
+        if let Some(accepting) = &*lock(&self.accepting) {
+            accepting.abort();
+        }
         self.shared.gone.send_replace(true);
     }
 
     /// Accepts connections again, at the same address.
     pub async fn come_back(&self) {
-        let listener = timeout(BOUND, async {
-            loop {
-                match TcpListener::bind(self.shared.address).await {
-                    Ok(listener) => return listener,
-                    // The old listener closes when its task has ended.
-                    Err(error) if error.kind() == io::ErrorKind::AddrInUse => tokio::task::yield_now().await,
-                    Err(error) => panic!("the port is not to be had again: {error}"),
-                }
-            }
-        });
-        let listener = listener.await.expect("the port is free again in time");
+        self.come_back_after(0).await;
+    }
+
+    /// Drops so many connections at once, and accepts those that come then.
+    pub async fn come_back_after(&self, dropped: usize) {
+        let accepting = lock(&self.accepting).take().expect("it has accepted before");
+        accepting.abort();
+        // The old listener is closed once its task has ended.
+        let _ = timeout(BOUND, accepting).await.expect("the task ends");
+        let listener = TcpListener::bind(self.shared.address).await.expect("the port is free again");
+        for _ in 0..dropped {
+            timeout(BOUND, listener.accept()).await.expect("it is connected to again").expect("it accepts");
+        }
         self.shared.gone.send_replace(false);
-        *lock(&self.accepting) = accept(listener, self.shared.clone());
+        *lock(&self.accepting) = Some(accept(listener, self.shared.clone()));
     }
 
     /// Returns how many connections have been opened.
@@ -414,8 +406,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().expect("no thread panics with it")
 }
 
-fn accept(listener: TcpListener, shared: Arc<NodeState>) -> AbortHandle {
-    let task = tokio::spawn(async move {
+fn accept(listener: TcpListener, shared: Arc<NodeState>) -> JoinHandle<()> {
+    tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             lock(&shared.connections).push(Instant::now());
             // As geth and reth do: else the second of two answers waits for the acknowledgement of the first.
@@ -429,8 +421,7 @@ fn accept(listener: TcpListener, shared: Arc<NodeState>) -> AbortHandle {
                 }
             });
         }
-    });
-    task.abort_handle()
+    })
 }
 
 /// Serves one connection. An upgrade begins with GET; every other request is POST.
@@ -791,10 +782,6 @@ impl NodeState {
                 let key = key.map_err(|_| (-32602, "params[1]: expected a slot"))?;
                 json!(B256::from(slot(&block.state, &address, key.into())))
             }
-            "eth_createAccessList" => match &*lock(&self.access_lists) {
-                Some(answer) => answer(params),
-                None => return Err(UNKNOWN),
-            },
             "eth_sendRawTransaction" => {
                 let raw: Bytes =
                     serde_json::from_value(params[0].clone()).map_err(|_| (-32602, "params[0]: expected bytes"))?;

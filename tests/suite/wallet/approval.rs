@@ -11,15 +11,15 @@ use super::{
     refusal, send, settled, watch_pool,
 };
 use crate::{
-    process::{command, text},
+    process::{command, eventually, text},
     support::{BOUND, Socket, TestNode, items, number, request},
 };
 
-const ASK: [&str; 2] = ["--wallet-approval", "ask"];
+pub(super) const ASK: [&str; 2] = ["--wallet-approval", "ask"];
 
 /// A node that asks for approval, and the chain whose directory its approver connects by.
 pub(super) struct Asking {
-    chain: WalletChain,
+    pub(super) chain: WalletChain,
     pub(super) node: TestNode,
 }
 
@@ -42,7 +42,7 @@ impl Asking {
     }
 
     /// Runs `presim wallet` with these arguments. Returns the exit code, and its output or error.
-    fn wallet(&self, args: &[&str]) -> (Option<i32>, String) {
+    pub(super) fn wallet(&self, args: &[&str]) -> (Option<i32>, String) {
         let all = [&["wallet", "--data-dir", text(self.dir())], args].concat();
         let Output { status, stdout, stderr } =
             tokio::task::block_in_place(|| command(&all, &[]).output()).expect("the program runs");
@@ -56,11 +56,23 @@ impl Asking {
         said
     }
 
-    /// Approves the batch that is listed under this id.
-    pub(super) fn approve(&self, id: &str) -> String {
+    /// Runs `presim wallet`, which must fail with one line of error, and returns it.
+    pub(super) fn fails(&self, args: &[&str]) -> String {
+        let (code, told) = self.wallet(args);
+        assert_eq!((code, told.lines().count()), (Some(1), 1), "{args:?}: {told}");
+        told
+    }
+
+    /// Returns the digest of the batch that is listed under this id.
+    pub(super) fn digest(&self, id: &str) -> String {
         let list = self.list();
         let batch = list.iter().find(|one| one["id"] == id).unwrap_or_else(|| panic!("{id} is not listed: {list:?}"));
-        self.says(&["approve", id, &batch["digest"].as_str().unwrap()[..10]])
+        batch["digest"].as_str().unwrap().to_owned()
+    }
+
+    /// Approves the batch that is listed under this id.
+    pub(super) fn approve(&self, id: &str) -> String {
+        self.says(&["approve", id, &self.digest(id)[..10]])
     }
 
     pub(super) fn list(&self) -> Vec<Value> {
@@ -70,16 +82,7 @@ impl Asking {
 
     /// Waits until the list satisfies a condition and returns it.
     pub(super) async fn listed(&self, is: impl Fn(&[Value]) -> bool) -> Vec<Value> {
-        let wait = async {
-            loop {
-                let list = self.list();
-                if is(&list) {
-                    return list;
-                }
-                tokio::task::yield_now().await;
-            }
-        };
-        tokio::time::timeout(BOUND, wait).await.unwrap_or_else(|_| panic!("not listed so: {:?}", self.list()))
+        eventually("the list is so", async || Some(self.list()).filter(|list| is(list))).await
     }
 
     /// Sends a batch and returns once it waits for approval.
@@ -140,11 +143,7 @@ async fn gas_fees_above_those_shown_are_never_signed() {
     let most_fees = |one: &Value| one["mostFees"].as_str().unwrap().parse::<U256>().unwrap();
     let set = async |times: u64| {
         let tx = json!([{"from": account(0), "to": TOLL, "data": B256::from(U256::from(times))}]);
-        let hash = serde_json::from_value(node.result("/", "eth_sendTransaction", tx).await).unwrap();
-        let mut changes = node.node.snapshots().changes();
-        while node.node.snapshots().load().transaction(&hash).is_none() {
-            tokio::time::timeout(BOUND, changes.changed()).await.expect("it is mined").unwrap();
-        }
+        node.mined(&node.result("/", "eth_sendTransaction", tx).await).await;
     };
     let asks = |id| named(batch(account(1), false, &[call(TOLL, 0, bytes!())]), id);
     set(1_000).await;
@@ -162,7 +161,7 @@ async fn gas_fees_above_those_shown_are_never_signed() {
     assert!(signed <= shown && signed * U256::from(100) > shown * U256::from(99), "{signed} of {shown}");
     // And now ten times as much, which no price that a block takes can pay.
     let much = asking.ask(asks("much")).await;
-    let shown = presim::wallet::ether(most_fees(&asking.list()[0]));
+    let shown = presim::testing::wallet::ether(most_fees(&asking.list()[0]));
     set(20_000).await;
     asking.approve("much");
     let answered = answer(much).await;
@@ -170,7 +169,7 @@ async fn gas_fees_above_those_shown_are_never_signed() {
     assert_eq!(nonce(node, account(1)).await, 1);
 }
 
-fn witness(id: &str) -> Value {
+pub(super) fn witness(id: &str) -> Value {
     named(batch(account(1), false, &[call(WITNESS, 0, bytes!("01"))]), id)
 }
 
@@ -216,13 +215,19 @@ async fn a_batch_is_signed_when_it_is_approved_and_not_before() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_batch_that_is_rejected_or_too_late_is_4001_and_leaves_its_id_free() {
-    let asking = Asking::start(&[&QUIET, &["--wallet-approval-timeout-ms", "3000"]]);
+    let late = Asking::start(&[&QUIET, &["--wallet-approval-timeout-ms", "1000"]]);
+    let watch = watch_pool(&late.node).await;
+    for _ in 0..2 {
+        let detail = "was neither approved nor rejected within 1s: --wallet-approval-timeout-ms";
+        check_rejected(&answer(late.send(witness("same"))).await, detail);
+    }
+    assert_eq!((late.list().len(), came(&late.node, &watch).await), (0, Vec::new()));
+
+    let asking = Asking::start(&[&QUIET]);
     let watch = watch_pool(&asking.node).await;
     let asked = asking.ask(witness("same")).await;
     assert_eq!(asking.says(&["reject", "same"]), "rejected same\n");
     check_rejected(&answer(asked).await, "the approver rejected the batch");
-
-    check_rejected(&answer(asking.send(witness("same"))).await, "--wallet-approval-timeout-ms");
     assert_eq!((asking.list().len(), came(&asking.node, &watch).await), (0, Vec::new()));
 
     let asked = asking.ask(witness("same")).await;
@@ -310,12 +315,7 @@ async fn what_would_revert_by_now_is_refused_after_the_approval() {
     let sequential = batch(account(2), false, &[call(GATE, 0, bytes!()), call(WITNESS, 0, bytes!("02"))]);
     let second = asking.ask(named(sequential, "second")).await;
     let close = json!([{"from": account(0), "to": GATE, "data": "0x01"}]);
-    let hash = node.result("/", "eth_sendTransaction", close).await;
-    let hash = serde_json::from_value(hash).unwrap();
-    let mut changes = node.node.snapshots().changes();
-    while node.node.snapshots().load().transaction(&hash).is_none() {
-        tokio::time::timeout(BOUND, changes.changed()).await.expect("it is mined").unwrap();
-    }
+    node.mined(&node.result("/", "eth_sendTransaction", close).await).await;
     for id in ["first", "second"] {
         asking.approve(id);
     }

@@ -5,15 +5,18 @@ use alloy_eips::eip7702::Authorization;
 use alloy_primitives::{Address, Bytes, U256, bytes};
 use alloy_signer::SignerSync;
 use alloy_sol_types::{Revert, SolError, SolValue};
-use presim::{source::devnet::world::dev_signers, wallet::BatchExecutor};
+use presim::testing::wallet::BatchExecutor;
 use serde_json::{Value, json};
 
 use super::{
-    FEES, GATE, LOOP, METER, NOBODY, QUICK, QUIET, REVERTER, WITNESS, WalletChain, account, balance, batch, call, came,
-    code, designator, key, limited, logs, mine, named, nonce, raw, refusal, send, settled, successes, transactions,
-    watch_pool, witnessed,
+    FEES, GATE, LOOP, METER, NOBODY, QUICK, QUIET, REVERTER, WITNESS, WalletChain, account, batch, call, came, code,
+    designator, key, limited, logs, mine, named, nonce, refusal, send, settled, successes, transactions, watch_pool,
+    witnessed,
 };
-use crate::support::{TestNode, items, number};
+use crate::{
+    sending::raw,
+    support::{TestNode, items, number},
+};
 
 fn reason(text: &str) -> Bytes {
     Revert { reason: text.to_owned() }.abi_encode().into()
@@ -82,7 +85,7 @@ async fn the_first_batch_deploys_the_executor_and_delegates_and_later_ones_need_
     assert_eq!(code(&node, executor).await, *BatchExecutor::runtime_code());
     assert_eq!(code(&node, from).await, designator(executor));
     assert_eq!((capability(&node, from).await, capability(&node, other).await), (json!("supported"), json!("ready")));
-    assert_eq!(balance(&node, NOBODY).await, U256::from(1));
+    assert_eq!(node.balance(NOBODY, "pending").await, U256::from(1));
 
     // The batch of a delegated account is atomic even if the client does not require it.
     for (required, at) in [(true, 3), (false, 4)] {
@@ -112,22 +115,15 @@ async fn a_batch_is_executed_though_a_transaction_before_it_takes_the_delegation
         // Both wait for the same sub-block, or for two consecutive ones.
         let away = delegating(&node, 1, to).await;
         node.result("/", "eth_sendRawTransaction", json!([away])).await;
-        let before = balance(&node, NOBODY).await;
+        let before = node.balance(NOBODY, "pending").await;
         let (id, _) = send(&node, witnesses(from, required)).await;
         let status = settled(&node, &id).await;
         assert_eq!(status["status"], 200, "{to} {required}: {status}");
-        assert_eq!(balance(&node, NOBODY).await - before, U256::from(1), "{to} {required}: {status}");
+        assert_eq!(node.balance(NOBODY, "pending").await - before, U256::from(1), "{to} {required}: {status}");
         if required {
             check_witnesses(&status, from);
         }
     }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn an_account_whose_executor_cannot_be_there_is_not_ready() {
-    let node = WalletChain::new().node(&[&QUIET, &["--wallet-executor", "0x00000000000000000000000000000000000ababa"]]);
-    assert_eq!(capability(&node, account(1)).await, json!("unsupported"));
-    assert_eq!(refusal(&node, "/", witnesses(account(1), true)).await["code"], 5750);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -166,7 +162,7 @@ async fn the_nonce_that_an_authorization_uses_is_left_out_by_what_comes_after_it
     // All are in the same sub-block, because no nonce between them is missing.
     let status = node.result("/", "wallet_getCallsStatus", json!([sequential])).await;
     assert_eq!((&status["status"], successes(&status)), (&json!(200), vec![true; 2]), "{status}");
-    assert_eq!(balance(&node, NOBODY).await, U256::from(3));
+    assert_eq!(node.balance(NOBODY, "pending").await, U256::from(3));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -208,7 +204,7 @@ async fn a_batch_that_would_revert_is_sent_where_that_is_the_policy() {
         assert_eq!(successes(&status), [false], "{status}");
     }
     // The batch is all or nothing: no call took effect.
-    assert_eq!(balance(&node, WITNESS).await, U256::ZERO);
+    assert_eq!(node.balance(WITNESS, "pending").await, U256::ZERO);
     // The delegation took effect nevertheless, so the account can make calls.
     let (id, _) = send(&node, witnesses(from, true)).await;
     check_witnesses(&settled(&node, &id).await, from);
@@ -253,13 +249,13 @@ async fn a_delegation_to_something_else_is_replaced() {
 async fn the_address_0_is_a_callee_like_others() {
     let (chain, from) = (WalletChain::new(), account(1));
     let node = chain.node(&[&QUICK]);
-    let before = balance(&node, Address::ZERO).await;
+    let before = node.balance(Address::ZERO, "pending").await;
     let calls = [call(Address::ZERO, 7, bytes!()), call(WITNESS, 0, bytes!("01"))];
     let (id, _) = send(&node, batch(from, true, &calls)).await;
     let status = settled(&node, &id).await;
     assert_eq!(status["status"], 200, "{status}");
-    assert_eq!(balance(&node, Address::ZERO).await, before + U256::from(7));
-    assert!(balance(&node, FEES.parse().unwrap()).await > U256::ZERO);
+    assert_eq!(node.balance(Address::ZERO, "pending").await, before + U256::from(7));
+    assert!(node.balance(FEES.parse().unwrap(), "pending").await > U256::ZERO);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -330,6 +326,7 @@ async fn an_executor_that_is_not_there_is_refused_with_what_to_do() {
     let (chain, from) = (WalletChain::new(), account(1));
     let node = chain.node(&[&QUIET, &["--wallet-executor", &NOBODY.to_string()]]);
     let watch = watch_pool(&node).await;
+    assert_eq!(capability(&node, from).await, "unsupported");
     let error = refusal(&node, "/", named(witnesses(from, true), "x")).await;
     assert_eq!(error["code"], 5750, "{error}");
     let detail = error["data"].as_str().unwrap();
@@ -342,13 +339,16 @@ async fn an_executor_that_is_not_there_is_refused_with_what_to_do() {
 async fn without_the_deployment_proxy_the_executor_must_be_named() {
     let mut chain = WalletChain::new();
     let mut genesis: Value = serde_json::from_slice(&std::fs::read(chain.genesis.path()).unwrap()).unwrap();
-    let proxy = format!("{:?}", presim::chain::DEPLOYMENT_PROXY);
+    let proxy = format!("{:?}", presim::testing::chain::DEPLOYMENT_PROXY);
     assert!(genesis["alloc"].as_object_mut().unwrap().remove(&proxy).is_some());
+    genesis["alloc"][format!("{:?}", account(2))]["code"] = json!("0x00");
     chain.genesis = crate::process::file(&genesis.to_string());
     let node = chain.node(&[&QUIET]);
     let error = refusal(&node, "/", witnesses(account(1), true)).await;
     assert_eq!(error["code"], 5750, "{error}");
     assert!(error["data"].as_str().unwrap().contains("--wallet-executor"), "{error}");
+    // Nor can a contract be delegated.
+    assert_eq!(capability(&node, account(2)).await, "unsupported");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -362,14 +362,4 @@ async fn a_call_that_the_account_cannot_pay_fails_the_batch() {
     assert_eq!(error["code"], -32000, "{error}");
     assert_eq!((came(&node, &watch).await, nonce(&node, from).await), (Vec::new(), 0));
     send(&node, named(witnesses(from, true), "dear")).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn all_accounts_become_delegated_by_their_first_batch() {
-    let chain = WalletChain::new();
-    let node = chain.node(&[&QUICK]);
-    for signer in dev_signers().unwrap() {
-        let (id, _) = send(&node, witnesses(signer.address(), true)).await;
-        check_witnesses(&settled(&node, &id).await, signer.address());
-    }
 }

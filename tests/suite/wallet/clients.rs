@@ -1,49 +1,36 @@
 //! Clients with tokens that ask for approval: none takes another's place, and none outlives its token.
 
-use alloy_primitives::bytes;
 use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 use tokio::task::JoinHandle;
 
 use super::{
-    QUIET, WITNESS, account,
-    approval::{Asking, answer},
-    batch, call, named, nonce,
+    QUIET, account,
+    approval::{Asking, answer, witness},
+    nonce,
 };
 use crate::{
-    process::{file, text},
-    support::{items, request},
+    process::text,
+    support::{items, request, token, token_file},
 };
-
-const FIRST: &str = "a-token-of-the-first-client";
-const SECOND: &str = "a-token-of-the-second-client";
-
-fn tokens(clients: &[(&str, &str)]) -> String {
-    clients
-        .iter()
-        .map(|(name, token)| format!("[[token]]\nname = \"{name}\"\ntoken = \"{token}\"\nrate = 1000\n"))
-        .collect()
-}
 
 /// Starts a node whose wallet two clients may use, named `first` and `second`.
 fn start(flags: &[&str]) -> (Asking, NamedTempFile) {
-    let file = file(&tokens(&[("first", FIRST), ("second", SECOND)]));
+    let file = token_file(&[("first", 1_000), ("second", 1_000)]);
     let asking = Asking::start(&[&QUIET, &["--wallet-token-file", text(file.path())], flags]);
     (asking, file)
 }
 
 /// Sends a batch with this id in the name of a client.
-fn send(asking: &Asking, token: &str, id: &str) -> JoinHandle<Value> {
-    let params = named(batch(account(1), false, &[call(WITNESS, 0, bytes!("01"))]), id);
-    let post = asking.node.client.post(asking.node.url("/")).header("content-type", "application/json");
-    let post = post.header("authorization", format!("Bearer {token}"));
-    let post = post.body(request(1, "wallet_sendCalls", params).to_string());
+fn send(asking: &Asking, client: &str, id: &str) -> JoinHandle<Value> {
+    let post = asking.node.client.post(asking.node.url("/")).bearer_auth(token(client));
+    let post = post.json(&request(1, "wallet_sendCalls", witness(id)));
     tokio::spawn(async move { post.send().await.expect("it answers").json().await.expect("JSON") })
 }
 
 /// Sends a batch and returns once it waits for approval.
-async fn ask(asking: &Asking, token: &str, id: &str) -> JoinHandle<Value> {
-    let asked = send(asking, token, id);
+async fn ask(asking: &Asking, client: &str, id: &str) -> JoinHandle<Value> {
+    let asked = send(asking, client, id);
     asking.listed(|list| list.iter().any(|one| one["id"] == id)).await;
     asked
 }
@@ -51,12 +38,12 @@ async fn ask(asking: &Asking, token: &str, id: &str) -> JoinHandle<Value> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_uses_up_its_places_rejects_nobody_else() {
     let (asking, _tokens) = start(&["--wallet-max-waiting", "2"]);
-    let _waiting = [ask(&asking, FIRST, "a").await, ask(&asking, FIRST, "b").await];
-    let error = answer(send(&asking, FIRST, "c")).await;
+    let _waiting = [ask(&asking, "first", "a").await, ask(&asking, "first", "b").await];
+    let error = answer(send(&asking, "first", "c")).await;
     assert_eq!(error["error"]["code"], -32005, "{error}");
     let message = error["error"]["message"].as_str().unwrap();
     assert!(message.contains("\"first\"") && message.contains("--wallet-max-waiting"), "{message}");
-    let other = ask(&asking, SECOND, "d").await;
+    let other = ask(&asking, "second", "d").await;
     asking.approve("d");
     assert_eq!(answer(other).await["result"]["id"], "d");
 }
@@ -66,16 +53,16 @@ async fn withdrawn_ids_are_those_of_the_client_that_left_them_and_are_listed() {
     // Three parts of two: that of each token, and that of all clients without one.
     let (asking, _tokens) = start(&["--wallet-max-waiting", "1", "--wallet-max-withdrawn", "8"]);
     for id in ["a", "b"] {
-        ask(&asking, FIRST, id).await.abort();
+        ask(&asking, "first", id).await.abort();
         asking.listed(<[Value]>::is_empty).await;
     }
-    let error = answer(send(&asking, FIRST, "c")).await;
+    let error = answer(send(&asking, "first", "c")).await;
     assert_eq!(error["error"]["code"], -32005, "{error}");
     let message = error["error"]["message"].as_str().unwrap();
     assert!(message.contains("taken: 2: ") && message.contains("--wallet-max-withdrawn"), "{message}");
     // The ids are taken for all clients.
-    assert_eq!(answer(send(&asking, SECOND, "a")).await["error"]["code"], 5720);
-    let other = ask(&asking, SECOND, "d").await;
+    assert_eq!(answer(send(&asking, "second", "a")).await["error"]["code"], 5720);
+    let other = ask(&asking, "second", "d").await;
     let shown = asking.says(&["list"]);
     assert!(
         shown.contains("\nids that stay taken because their requests were withdrawn: 2, of client first\n"),
@@ -92,9 +79,9 @@ async fn withdrawn_ids_are_those_of_the_client_that_left_them_and_are_listed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_is_withdrawn_with_its_token() {
     let (asking, tokens_file) = start(&[]);
-    let asked = ask(&asking, FIRST, "late").await;
-    let other = ask(&asking, SECOND, "other").await;
-    std::fs::write(tokens_file.path(), tokens(&[("second", SECOND)])).unwrap();
+    let asked = ask(&asking, "first", "late").await;
+    let other = ask(&asking, "second", "other").await;
+    std::fs::copy(token_file(&[("second", 1_000)]).path(), tokens_file.path()).unwrap();
     assert_eq!(asking.node.node.access().read_files().unwrap(), 1);
     let answered = answer(asked).await;
     assert_eq!(answered["error"]["code"], 4100, "{answered}");

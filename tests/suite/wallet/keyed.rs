@@ -2,7 +2,7 @@
 
 use alloy_primitives::{Bytes, bytes, hex};
 use alloy_signer_local::PrivateKeySigner;
-use presim::source::devnet::world::traffic_signers;
+use presim::testing::source::devnet::world::traffic_signers;
 use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 
@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     process::{file, text},
-    support::{TestNode, items, number, request},
+    support::{items, number, token_file},
 };
 
 /// Returns an account that the devnet does not have, and its key file.
@@ -68,7 +68,8 @@ async fn on_standard_an_account_of_a_key_file_sends_transactions() {
         for (field, given) in fields.as_object().unwrap().iter().filter(|(field, _)| *field != "gasPrice") {
             assert_eq!(sent[field], *given, "{sent}");
         }
-        let receipt = mined(&node, &hash).await;
+        node.mined(&hash).await;
+        let receipt = node.result("/", "eth_getTransactionReceipt", json!([hash])).await;
         assert_eq!(logs(&receipt), [witnessed(from, if nonce == 2 { 5 } else { 0 }, bytes!("01"))]);
     }
     // A transaction that cannot be sent as it is says why, and nothing is signed.
@@ -88,18 +89,6 @@ async fn on_standard_an_account_of_a_key_file_sends_transactions() {
     assert_eq!(nonce(&node, from).await, 4);
     let node = chain.node(&[&QUICK, &["--wallet-key-file", text(key.path()), "--wallet-approval", "deny"]]);
     assert_eq!(node.error("/standard", "eth_sendTransaction", tx(json!({}))).await["code"], 4001);
-}
-
-/// Waits until a transaction is in a block, and returns its receipt.
-async fn mined(node: &TestNode, hash: &Value) -> Value {
-    let mut changes = node.node.snapshots().changes();
-    loop {
-        let receipt = node.result("/", "eth_getTransactionReceipt", json!([hash])).await;
-        if receipt.is_object() {
-            return receipt;
-        }
-        tokio::time::timeout(crate::support::BOUND, changes.changed()).await.expect("it goes on").unwrap();
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -123,28 +112,10 @@ async fn on_a_chain_that_stands_still_the_wallet_is_off_until_it_has_a_key() {
     assert_eq!(refusal(&node, "/", batch(account(0), false, &[call(WITNESS, 0, bytes!())])).await["code"], 4100);
 }
 
-const NODE_TOKEN: &str = "a-token-for-the-node";
-const WALLET_TOKEN: &str = "a-token-for-the-wallet";
-
-fn token_file(name: &str, token: &str) -> NamedTempFile {
-    file(&format!("[[token]]\nname = \"{name}\"\ntoken = \"{token}\"\nrate = 1000\n"))
-}
-
-async fn call_with(node: &TestNode, token: Option<&str>, method: &str, params: Value) -> (u16, Value) {
-    call_at(node, "/", token, method, params).await
-}
-
-async fn call_at(node: &TestNode, path: &str, token: Option<&str>, method: &str, params: Value) -> (u16, Value) {
-    let post = node.client.post(node.url(path)).header("content-type", "application/json");
-    let post = token.into_iter().fold(post, |post, token| post.header("authorization", format!("Bearer {token}")));
-    let response = post.body(request(1, method, params).to_string()).send().await.expect("it answers");
-    (response.status().as_u16(), response.json().await.expect("JSON"))
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_of_the_wallet_sends_a_batch_and_sees_its_status() {
     let (signer, key) = keyed();
-    let (tokens, wallet) = (token_file("node", NODE_TOKEN), token_file("wallet", WALLET_TOKEN));
+    let (tokens, wallet) = (token_file(&[("node", 1_000)]), token_file(&[("wallet", 1_000)]));
     let (chain, from) = (WalletChain::new(), signer.address());
     let flags = [
         ["--wallet-key-file", text(key.path())],
@@ -154,25 +125,23 @@ async fn a_token_of_the_wallet_sends_a_batch_and_sees_its_status() {
     .concat();
     let node = chain.node(&[&QUICK, &flags]);
     let params = batch(from, false, &[call(WITNESS, 0, bytes!("01"))]);
-    let (status, _) = call_with(&node, None, "wallet_sendCalls", params.clone()).await;
-    assert_eq!(status, 401);
-    let (status, answer) = call_with(&node, Some(NODE_TOKEN), "wallet_sendCalls", params.clone()).await;
-    assert_eq!((status, &answer["error"]["code"]), (200, &json!(4100)), "{answer}");
-    let (_, answer) = call_with(&node, Some(WALLET_TOKEN), "wallet_sendCalls", params).await;
+    let call = async |name: &str, method: &str, params: Value| node.call_by(Some(name), "/", method, params).await;
+    let answer = node.call_by(None, "/", "wallet_sendCalls", params.clone()).await;
+    assert!(answer["error"]["message"].as_str().unwrap().contains("unauthorized"), "{answer}");
+    let answer = call("node", "wallet_sendCalls", params.clone()).await;
+    assert_eq!(answer["error"]["code"], 4100, "{answer}");
+    let answer = call("wallet", "wallet_sendCalls", params).await;
     let id = answer["result"]["id"].clone();
     assert!(id.is_string(), "{answer}");
-    let mut changes = node.node.snapshots().changes();
-    let status = loop {
-        let (_, answer) = call_with(&node, Some(WALLET_TOKEN), "wallet_getCallsStatus", json!([id])).await;
-        if answer["result"]["status"] != 100 {
-            break answer;
-        }
-        tokio::time::timeout(crate::support::BOUND, changes.changed()).await.expect("it goes on").unwrap();
+    let status = async || {
+        let answer = call("wallet", "wallet_getCallsStatus", json!([id])).await;
+        (answer["result"]["status"] != 100).then_some(answer)
     };
+    let status = node.when("it is settled", status).await;
     assert_eq!((&status["result"]["status"], items(&status["result"]["receipts"]).len()), (&json!(200), 1), "{status}");
     let sending = json!([{"from": from, "to": NOBODY, "value": "0x1"}]);
-    for (token, code) in [(NODE_TOKEN, json!(4100)), (WALLET_TOKEN, Value::Null)] {
-        let (_, answer) = call_at(&node, "/standard", Some(token), "eth_sendTransaction", sending.clone()).await;
+    for (name, code) in [("node", json!(4100)), ("wallet", Value::Null)] {
+        let answer = node.call_by(Some(name), "/standard", "eth_sendTransaction", sending.clone()).await;
         assert_eq!(answer["error"]["code"], code, "{answer}");
     }
     // Another client cannot see the batch, and gets no signature.
@@ -182,15 +151,15 @@ async fn a_token_of_the_wallet_sends_a_batch_and_sees_its_status() {
         ("wallet_switchEthereumChain", json!([{"chainId": "0x7a69"}])),
         ("personal_sign", json!(["hi", from])),
     ] {
-        let (_, answer) = call_with(&node, Some(NODE_TOKEN), method, params.clone()).await;
+        let answer = call("node", method, params.clone()).await;
         assert_eq!(answer["error"]["code"], 4100, "{method}: {answer}");
-        let (_, answer) = call_with(&node, Some(WALLET_TOKEN), method, params).await;
+        let answer = call("wallet", method, params).await;
         assert!(answer.get("error").is_none(), "{method}: {answer}");
     }
-    for (token, count) in [(NODE_TOKEN, 0), (WALLET_TOKEN, 1)] {
-        let (_, answer) = call_with(&node, Some(token), "wallet_getPermissions", json!([])).await;
+    for (name, count) in [("node", 0), ("wallet", 1)] {
+        let answer = call(name, "wallet_getPermissions", json!([])).await;
         assert_eq!(items(&answer["result"]).len(), count, "{answer}");
     }
-    let (_, answer) = call_with(&node, Some(NODE_TOKEN), "wallet_getCallsStatus", json!([id])).await;
+    let answer = call("node", "wallet_getCallsStatus", json!([id])).await;
     assert_eq!(answer["error"]["code"], 4100, "{answer}");
 }

@@ -1,6 +1,7 @@
 //! Batches from end to end: sent over HTTP, mined, and their status read.
 
 mod approval;
+mod approver;
 mod atomic;
 mod clients;
 mod keyed;
@@ -13,19 +14,16 @@ mod words;
 
 use std::io::Write;
 
-use alloy_consensus::{SignableTransaction, TxEnvelope};
-use alloy_eips::Encodable2718;
 use alloy_genesis::GenesisAccount;
-use alloy_primitives::{Address, B256, Bytes, Signature, U256, address, bytes};
-use alloy_signer::SignerSync;
+use alloy_primitives::{Address, B256, Bytes, U256, address, bytes};
 use alloy_signer_local::PrivateKeySigner;
-use presim::source::devnet::world::{dev_genesis, dev_signers, traffic_signers};
+use presim::testing::source::devnet::world::{dev_genesis, dev_signers, traffic_signers};
 use serde_json::{Value, json};
 use tempfile::{NamedTempFile, TempDir};
 
 use crate::{
     process::text,
-    support::{BOUND, TestNode, items, number},
+    support::{TestNode, items, number},
 };
 
 /// Logs its call data, with its caller and its value as topics.
@@ -155,17 +153,7 @@ async fn status(node: &TestNode, id: &str) -> Value {
 
 /// Waits for the first status that satisfies a condition, checking after each publication.
 async fn status_when(node: &TestNode, id: &str, is: impl Fn(&Value) -> bool) -> Value {
-    let mut changes = node.node.snapshots().changes();
-    let wait = async {
-        loop {
-            let status = status(node, id).await;
-            if is(&status) {
-                return status;
-            }
-            changes.changed().await.expect("the node publishes");
-        }
-    };
-    tokio::time::timeout(BOUND, wait).await.unwrap_or_else(|_| panic!("{id} does not come to be so"))
+    node.when(id, async || Some(status(node, id).await).filter(&is)).await
 }
 
 /// Waits until a batch is no longer pending and returns its status.
@@ -190,11 +178,6 @@ fn successes(status: &Value) -> Vec<bool> {
 /// Returns the next nonce of an account, including transactions in the pool.
 async fn nonce(node: &TestNode, of: Address) -> u64 {
     number(&node.result("/", "eth_getTransactionCount", json!([of, "pending"])).await)
-}
-
-async fn balance(node: &TestNode, of: Address) -> U256 {
-    let text = node.result("/", "eth_getBalance", json!([of, "pending"])).await;
-    text.as_str().unwrap().parse().unwrap()
 }
 
 async fn code(node: &TestNode, of: Address) -> Bytes {
@@ -229,15 +212,6 @@ async fn watch_pool(node: &TestNode) -> Value {
 /// Returns the transactions that entered the pool since the last call.
 async fn came(node: &TestNode, watch: &Value) -> Vec<Value> {
     items(&node.result("/", "eth_getFilterChanges", json!([watch])).await).to_vec()
-}
-
-fn raw<T>(tx: T, signer: &PrivateKeySigner) -> Bytes
-where
-    T: SignableTransaction<Signature>,
-    TxEnvelope: From<alloy_consensus::Signed<T>>,
-{
-    let signature = signer.sign_hash_sync(&tx.signature_hash()).unwrap();
-    TxEnvelope::from(tx.into_signed(signature)).encoded_2718().into()
 }
 
 /// Sends a signed transaction and returns its receipt once it is in a block.

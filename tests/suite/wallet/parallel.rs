@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use alloy_primitives::{Address, B256, Bytes};
-use presim::source::devnet::world::dev_signers;
+use presim::testing::source::devnet::world::dev_signers;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use super::{WITNESS, WalletChain, account, batch, call};
-use crate::support::{BOUND, TestNode, items, number, request, say};
+use crate::support::{TestNode, items, number, request, say};
 
 const SENDERS: u64 = 32;
 const ROUNDS: u64 = 3;
@@ -111,10 +111,7 @@ async fn check(node: &TestNode, from: &[Address], what: &str) {
                 batches.push(of);
             }
             Taken::Transaction(hash) => {
-                let mut changes = node.node.snapshots().changes();
-                while node.node.snapshots().load().transaction(hash).is_none() {
-                    tokio::time::timeout(BOUND, changes.changed()).await.expect("it is mined").unwrap();
-                }
+                node.mined(&json!(hash)).await;
                 assert!(hashes.insert(*hash), "{what}: {hash} twice");
             }
         }

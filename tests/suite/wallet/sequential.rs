@@ -5,9 +5,9 @@ use alloy_sol_types::{Revert, SolCall, SolError, sol};
 use serde_json::{Value, json};
 
 use super::{
-    GATE, HALTER, LATE_HALTER, LOOP, NOBODY, QUICK, QUIET, REVERTER, SHOUTER, WITNESS, WalletChain, account, balance,
-    batch, call, came, code, limited, logs, named, nonce, refusal, send, send_to, settled, status, successes,
-    transactions, watch_pool, witnessed,
+    GATE, HALTER, LATE_HALTER, LOOP, NOBODY, QUICK, QUIET, REVERTER, SHOUTER, WITNESS, WalletChain, account, batch,
+    call, came, code, limited, logs, named, nonce, refusal, send, send_to, settled, status, successes, transactions,
+    watch_pool, witnessed,
 };
 use crate::support::{TestNode, hex, items, number};
 
@@ -55,7 +55,7 @@ async fn each_call_is_a_transaction_in_the_order_of_the_calls() {
     assert_eq!(logs(&receipts[0]), [witnessed(from, 7, bytes!("aa"))]);
     assert_eq!(logs(&receipts[1]), [] as [Value; 0]);
     assert_eq!(logs(&receipts[2]), [witnessed(from, 0, bytes!("bbcc"))]);
-    assert_eq!((balance(&node, NOBODY).await, nonce(&node, from).await), (U256::from(4), 4));
+    assert_eq!((node.balance(NOBODY, "pending").await, nonce(&node, from).await), (U256::from(4), 4));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -158,7 +158,7 @@ async fn a_call_that_needs_more_gas_than_there_is_refuses_the_batch() {
     // The account can pay for 100,000 gas, at three gwei or more.
     let mut emptying = call(NOBODY, 0, bytes!());
     let left = U256::from(10).pow(U256::from(15));
-    emptying["value"] = json!(format!("{:#x}", balance(&node, account(2)).await - left));
+    emptying["value"] = json!(format!("{:#x}", node.balance(account(2), "pending").await - left));
     let error = refusal(&node, "/", batch(account(2), false, &[emptying, turns(20_000)])).await;
     assert_eq!(error["code"], -32000, "{error}");
     let message = error["message"].as_str().unwrap();
@@ -175,7 +175,7 @@ async fn where_all_revert_the_status_is_500() {
     assert_eq!(simulated(&capabilities), [(false, Some("execution reverted")), (false, Some("no"))]);
     let status = settled(&node, &id).await;
     assert_eq!((&status["status"], successes(&status)), (&json!(500), vec![false; 2]), "{status}");
-    assert_eq!(balance(&node, REVERTER).await, U256::ZERO);
+    assert_eq!(node.balance(REVERTER, "pending").await, U256::ZERO);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -6,7 +6,7 @@ use alloy_eips::Encodable2718;
 use alloy_primitives::{Address, B256, Bytes, Signature, U256, address, b256, hex, keccak256};
 use alloy_signer::SignerSync;
 use alloy_sol_types::{SolStruct, eip712_domain, sol};
-use presim::wallet::TypedMessage;
+use presim::testing::wallet::TypedMessage;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 

@@ -2,14 +2,17 @@
 
 use alloy_consensus::TxEip1559;
 use alloy_primitives::{B256, U256, bytes};
-use presim::wallet::BatchExecutor;
+use presim::testing::wallet::BatchExecutor;
 use serde_json::{Value, json};
 
 use super::{
-    NOBODY, QUICK, QUIET, REVERTER, WITNESS, WalletChain, account, batch, call, came, key, nonce, raw, send, settled,
+    NOBODY, QUICK, QUIET, REVERTER, WITNESS, WalletChain, account, batch, call, came, key, nonce, send, settled,
     status, status_when, watch_pool,
 };
-use crate::support::{BOUND, TestNode, items, number};
+use crate::{
+    sending::raw,
+    support::{TestNode, items, number},
+};
 
 /// Checks that each receipt of a status equals that of `eth_getTransactionReceipt`.
 async fn check_receipts(node: &TestNode, status: &Value) {
@@ -32,14 +35,8 @@ async fn a_batch_is_confirmed_by_the_sub_block_that_has_it_and_then_by_the_seale
     // Leaves time to read the status before, between and after sub-blocks.
     let node = chain.node(&[&["--sub-block-ms", "500", "--sub-blocks", "4"]]);
     let watch = watch_pool(&node).await;
-    let mut changes = node.node.snapshots().changes();
-    // Starts at the beginning of a block.
-    let wait = async {
-        while node.node.snapshots().newest().open.as_ref().is_none_or(|open| open.index != 0) {
-            changes.changed().await.unwrap();
-        }
-    };
-    tokio::time::timeout(BOUND, wait).await.expect("a block begins");
+    let begins = async || node.node.snapshots().newest().open.as_ref().filter(|open| open.index == 0).map(drop);
+    node.when("a block begins", begins).await;
     let calls = [call(WITNESS, 1, bytes!("aa")), call(REVERTER, 0, bytes!()), call(NOBODY, 1, bytes!())];
     let (id, _) = send(&node, batch(from, false, &calls)).await;
     let before = status(&node, &id).await;
@@ -49,16 +46,7 @@ async fn a_batch_is_confirmed_by_the_sub_block_that_has_it_and_then_by_the_seale
     assert_eq!(hashes.len(), 3);
 
     // The first publication with the transactions also has the status.
-    changes.mark_unchanged();
-    let wait = async {
-        loop {
-            changes.changed().await.unwrap();
-            if node.node.snapshots().load().transaction(&hashes[0]).is_some() {
-                break;
-            }
-        }
-    };
-    tokio::time::timeout(BOUND, wait).await.expect("it is mined");
+    node.mined(&json!(hashes[0])).await;
     let mined = status(&node, &id).await;
     assert_eq!(mined["status"], 600, "{mined}");
     let open = node.node.snapshots().newest();

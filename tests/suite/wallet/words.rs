@@ -2,7 +2,7 @@
 
 use alloy_primitives::{Address, Bytes, U256, address, bytes, utils::parse_ether};
 use alloy_sol_types::{SolCall, sol};
-use presim::{
+use presim::testing::{
     engine::TokenInfo,
     wallet::{ReadCall, WordReader},
 };
@@ -215,11 +215,7 @@ async fn a_contract_that_was_not_there_before_is_young() {
     // Deploys a contract that returns 42.
     let create = json!([{"from": account(0), "to": null, "data": "0x600a600c600039600a6000f3602a60005260206000f3"}]);
     let hash = node.result("/", "eth_sendTransaction", create).await;
-    let key = serde_json::from_value(hash.clone()).unwrap();
-    let mut changes = node.node.snapshots().changes();
-    while node.node.snapshots().load().transaction(&key).is_none() {
-        tokio::time::timeout(crate::support::BOUND, changes.changed()).await.expect("it is mined").unwrap();
-    }
+    node.mined(&hash).await;
     let receipt = node.result("/", "eth_getTransactionReceipt", json!([hash])).await;
     let young: Address = serde_json::from_value(receipt["contractAddress"].clone()).unwrap();
     let calls = [

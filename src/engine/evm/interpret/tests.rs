@@ -1,15 +1,11 @@
 //! Runs programs in this loop and in revm's own. Both must leave the same state.
 //!
-//! `PRESIM_FUZZ_SECONDS` says how long each of the two searches runs.
+//! `PRESIM_FUZZ_PROGRAMS` sets how many programs each of the two searches runs.
 
 mod mutants;
 mod programs;
 
-use std::{
-    collections::BTreeMap,
-    io::Write,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, time::Duration};
 
 use alloy_evm::EvmEnv;
 use alloy_genesis::ChainConfig;
@@ -49,24 +45,13 @@ fn chain() -> ChainSpec {
     ChainSpec::new(ChainConfig::default(), Duration::from_secs(12)).unwrap()
 }
 
-/// Programs that run between two looks at the clock.
-const ROUND: u32 = 500;
-
-/// Runs `check` on values of `strategy` for as long as a search runs, and prints how many it has tried.
-fn search<S: Strategy>(name: &str, strategy: &S, check: impl Fn(S::Value) -> Result<(), TestCaseError>) {
-    let seconds = std::env::var("PRESIM_FUZZ_SECONDS").map_or(5.0, |text| {
-        text.parse::<f64>().unwrap_or_else(|_| panic!("PRESIM_FUZZ_SECONDS is {text}: expected seconds"))
+/// Runs `check` on this many values of `strategy`, unless `PRESIM_FUZZ_PROGRAMS` sets another number.
+fn search<S: Strategy>(programs: u32, strategy: &S, check: impl Fn(S::Value) -> Result<(), TestCaseError>) {
+    let cases = std::env::var("PRESIM_FUZZ_PROGRAMS").map_or(programs, |text| {
+        text.parse().unwrap_or_else(|_| panic!("PRESIM_FUZZ_PROGRAMS is {text}: expected a number of programs"))
     });
-    let began = Instant::now();
-    let mut tried = 0;
-    while tried == 0 || began.elapsed() < Duration::from_secs_f64(seconds) {
-        let mut runner = TestRunner::new(Config { cases: ROUND, ..Config::default() });
-        if let Err(failure) = runner.run(strategy, &check) {
-            panic!("after {tried} programs: {failure}");
-        }
-        tried += ROUND;
-    }
-    let _ = writeln!(std::io::stderr(), "{name}: {tried} programs in {:.1} s", began.elapsed().as_secs_f64());
+    let run = TestRunner::new(Config { cases, ..Config::default() }).run(strategy, check);
+    run.unwrap_or_else(|failure| panic!("{failure}"));
 }
 
 const FORKS: [SpecId; 6] =
@@ -184,7 +169,7 @@ fn step<'a>(
 
 #[test]
 fn a_program_ends_as_in_revms_own_loop() {
-    search("frames", &frame_programs(), |program| {
+    search(10_000, &frame_programs(), |program| {
         for run in program.runs() {
             prop_assert_eq!(run.ours(Meter::default()), run.revms(Meter::default()), "with {} gas", run.gas);
         }
@@ -244,7 +229,7 @@ impl TxRun {
         }
         if let Some((strides, ticks)) = self.bound {
             overlay.meter = Meter::short(strides + 1);
-            overlay.meter.look();
+            overlay.meter.poll();
             overlay.meter.take(ticks);
         }
         overlay
@@ -264,7 +249,7 @@ impl TxRun {
         let mut overlay = self.overlay();
         let mut evm = RunEvm::<Ethereum>::new(&mut overlay, self.env(), RunPrecompiles::of(&chain(), self.spec));
         let result = evm.commit(self.tx());
-        evm.rest();
+        evm.finish();
         TxEnd::new(result.map_err(|error| error.to_string()), &overlay)
     }
 
@@ -289,7 +274,7 @@ impl TxRun {
 
 #[test]
 fn a_transaction_ends_as_in_revms_own_evm() {
-    search("transactions", &tx_runs(), |run| {
+    search(5_000, &tx_runs(), |run| {
         prop_assert_eq!(run.ours(), run.revms());
         Ok(())
     });

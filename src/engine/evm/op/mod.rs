@@ -4,11 +4,9 @@
 mod block;
 mod gasless;
 mod handler;
-mod precompiles;
 mod stack;
 
 pub(in crate::engine) use block::OpBlock;
-pub(in crate::engine) use precompiles::precompiles as op_precompiles;
 
-pub use handler::{OpBlockFees, OpContext, OpHandler};
+pub use handler::{OpBlockFees, OpHandler};
 pub use stack::OpStack;

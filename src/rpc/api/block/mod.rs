@@ -231,7 +231,7 @@ fn show_transaction(
     dialect: &Dialect,
     out: &mut Vec<u8>,
 ) -> Lookup {
-    let waits = |block: &Block| backend.is_waiting(dialect, published, block.number());
+    let waits = |block: &Block| backend.is_unsealed(dialect, published, block.number());
     // The chain's own transactions wait in no pool.
     let is_shown = |(block, index): &(Block, usize)| {
         let is_own = block.transaction(*index).is_some_and(|one| !matches!(one.tx.inner(), ChainTx::Signed(_)));
@@ -284,7 +284,7 @@ impl Method for GetTransactionReceipt {
         Example { params: r#"["0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421"]"#, answer: "null" };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
-        let told = |(block, _): &(Block, usize)| !backend.is_waiting(run.dialect, run.published, block.number());
+        let told = |(block, _): &(Block, usize)| !backend.is_unsealed(run.dialect, run.published, block.number());
         let found = run.published.transaction(&self.hash.into()).filter(told);
         Ok(show(found, &mut run.out, |block, included, out| json::receipt(out, block, included, &backend.spec)))
     }

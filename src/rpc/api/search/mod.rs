@@ -28,7 +28,7 @@ use crate::rpc::{
     run::{
         Backend, Run,
         client::Client,
-        request::{Request, begin},
+        request::{Request, open_answer},
         runner::RequestRunner,
     },
 };
@@ -67,7 +67,7 @@ impl Serve for Search {
         let rate = SearchRate::begin(request.caller.client.clone(), begun.first.len(), stops)?;
         let show = {
             let (backend, caller, room) = (runner.backend.clone(), request.caller.clone(), request.room.clone());
-            let head = begin(&request.id, "result");
+            let head = open_answer(&request.id);
             move |outcome: SearchOutcome| {
                 let mut out = head.clone();
                 backend.gas.increment(outcome.gas_used);

@@ -75,8 +75,7 @@ impl Serve for SendRawSync {
             return Err(RpcError::limit(text));
         };
         let target = request.method.target;
-        // A fork sends nothing on.
-        let upstream = runner.remote.as_ref().filter(|_| request.published.forked_at().is_none());
+        let upstream = runner.taker(&request);
         let (hash, asked) = match upstream {
             Some(remote) => {
                 let Self { transaction, timeout } = parse(&request.params, request.caller.dialect)?;
@@ -89,7 +88,7 @@ impl Serve for SendRawSync {
         drop(request.starting.as_ref().and_then(|starting| starting.release()));
         let included = await_published(&runner.host.snapshots, || {
             // In this order, because a transaction leaves the pool only after the snapshot with it was published.
-            let waits = upstream.is_some() || runner.pool().sends_away() || runner.pool().get(&hash).is_some();
+            let waits = upstream.is_some() || runner.pool().get(&hash).is_some();
             let published = runner.published();
             let is_included = published.transaction(&hash).is_some();
             (is_included || !waits).then(|| is_included.then_some(published))

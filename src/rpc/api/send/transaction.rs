@@ -20,11 +20,7 @@ use crate::{
             dialect::Dialect,
             error::{REVERTED, Result, RpcError},
         },
-        run::{
-            Backend, Run, leader,
-            request::{Request, begin},
-            runner::RequestRunner,
-        },
+        run::{Backend, Run, request::Request, runner::RequestRunner},
     },
     wallet::{
         Asked, BatchCall, BatchRequest, ChosenFields, FeeError, Impersonated, MessageToSign, NONCE_TRIES,
@@ -82,16 +78,6 @@ impl Serve for SendTransaction {
     async fn serve<'a>((): &'a (), runner: &'a Arc<RequestRunner>, request: Request) -> Result<Vec<u8>> {
         let call = Self::parse(&request.params, request.caller.dialect, runner.wallet().accounts.first()).ok();
         let from = call.map(|call| call.from).filter(|_| request.caller.dialect.sends_from_wallet);
-        // Of a fleet one node has the wallet, and signs for its accounts alone, so that no nonce is signed for twice.
-        let is_of_wallet = |address| runner.wallet().accounts.find(address).is_some_and(|account| !account.is_open);
-        if from.is_some_and(is_of_wallet)
-            && let Some(leader) = runner.leader.as_deref().filter(|leader| leader.publishes())
-            && leader.leaves_wallet_to_leader().await?
-        {
-            let mut out = begin(&request.id, "result");
-            out.extend_from_slice(leader::ask(leader, &request).await?.get().as_bytes());
-            return Ok(out);
-        }
         wallet::answer(runner, request, from, admit, wallet::send_approved).await
     }
 }
@@ -389,7 +375,7 @@ fn send_from_open(backend: &Backend, run: &mut Run<'_>, account: Option<&Signing
     };
     drop(choosing);
     json::data(&mut run.out, hash.as_slice());
-    run.commit = commit.into();
+    run.commit = commit;
     Ok(())
 }
 

@@ -34,9 +34,9 @@ use crate::{
             error::{Result, RpcError},
         },
         run::{
-            request::{Request, begin},
+            request::{Request, open_answer},
             runner::RequestRunner,
-            subscriptions::{ChangeFilter, Shown, Starting, Subject},
+            subscriptions::{ChangeFilter, PendingSubscriptions, Shown, Subject},
         },
     },
     watch::WatchId,
@@ -164,7 +164,7 @@ impl Serve for Subscribe {
             return watch::serve::subscribe(watches, runner, &request).await;
         }
         let id = starting.start(subject(&request.params, request.caller.dialect)?)?;
-        let mut out = begin(&request.id, "result");
+        let mut out = open_answer(&request.id);
         json::quantity(&mut out, id);
         Ok(out)
     }
@@ -198,14 +198,14 @@ impl Serve for Unsubscribe {
                 format!("params[0]: subscription not found: {shown} does not belong to this connection"),
             ));
         }
-        let mut out = begin(&request.id, "result");
+        let mut out = open_answer(&request.id);
         json::value(&mut out, &true);
         Ok(out)
     }
 }
 
 /// Returns the subscriptions that a message starts, if its connection can subscribe.
-fn starting(request: &Request) -> Result<&Starting> {
+fn starting(request: &Request) -> Result<&PendingSubscriptions> {
     let name = request.method.name;
     request.starting.as_deref().ok_or_else(|| {
         RpcError::new(

@@ -20,7 +20,7 @@ use crate::{
         protocol::error::{Result, RpcError},
         run::{
             MethodInfo, MethodScope,
-            request::{Request, begin},
+            request::{Request, open_answer},
         },
     },
     source::testing::{
@@ -392,7 +392,7 @@ impl Testing {
     pub async fn change<C: Change, A: Answer>(&self, request: Request) -> Result<Vec<u8>> {
         let change = params::parse::<C>(&request.params, request.caller.dialect)?.into_change();
         let outcome = self.make(&request, change).await?;
-        let mut out = begin(&request.id, "result");
+        let mut out = open_answer(&request.id);
         match outcome {
             ChangeOutcome::Done => out.extend_from_slice(A::JSON.as_bytes()),
             ChangeOutcome::Saved(id) => json::quantity(&mut out, id),

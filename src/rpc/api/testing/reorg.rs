@@ -18,7 +18,7 @@ use crate::{
         protocol::error::{Result, RpcError},
         run::{
             Backend, Run,
-            request::{Request, begin},
+            request::{Request, open_answer},
             runner::RequestRunner,
         },
     },
@@ -77,7 +77,7 @@ impl Serve for Reorganise {
         let target = request.method.target;
         let (blocks, _) = runner.run_step(target, request.clone(), sign).await?;
         testing.make(&request, ChainChange::Reorganise { blocks }).await?;
-        let mut out = begin(&request.id, "result");
+        let mut out = open_answer(&request.id);
         out.extend_from_slice(b"null");
         Ok(out)
     }

@@ -14,7 +14,7 @@ use crate::{
         protocol::error::{Result, RpcError},
         run::{
             Backend, Run,
-            request::{Request, begin},
+            request::{Request, open_answer},
             runner::RequestRunner,
         },
     },
@@ -71,7 +71,7 @@ impl Serve for Load {
         let Self { state } = params::parse(&request.params, request.caller.dialect)?;
         let file = StateFile::read(&state.0).map_err(|error| RpcError::params(format!("params[0]: {error}")))?;
         testing.make(&request, ChainChange::Load(Box::new(file))).await?;
-        let mut out = begin(&request.id, "result");
+        let mut out = open_answer(&request.id);
         json::value(&mut out, &true);
         Ok(out)
     }

@@ -18,7 +18,7 @@ use crate::{
         protocol::error::{Result, RpcError},
         run::{
             Backend, Run,
-            request::{Request, begin},
+            request::{Request, open_answer},
             runner::RequestRunner,
         },
     },
@@ -92,7 +92,7 @@ async fn set(
     let ((contract, slot), _) = runner.run_step(request.method.target, request.clone(), find).await?;
     let edit = AccountEdit { address: contract, slot: Some((slot, amount)), ..AccountEdit::default() };
     testing.make(&request, ChainChange::Edit(edit)).await?;
-    let mut out = begin(&request.id, "result");
+    let mut out = open_answer(&request.id);
     out.extend_from_slice(b"null");
     Ok(out)
 }

@@ -13,7 +13,7 @@ use crate::{
         protocol::error::Result,
         run::{Backend, Run, request::Request, runner::RequestRunner},
     },
-    wallet::{Asked, Asker, SigningAccount, WaitingList, WalletError},
+    wallet::{Asked, Requester, SigningAccount, WaitingList, WalletError},
 };
 
 /// The batches and messages that wait for an approver, in words, beginning with the one that has waited longest.
@@ -84,6 +84,6 @@ async fn approved(runner: &RequestRunner, request: Request, asked: Asked) -> Res
 }
 
 /// Returns the client of a run, as an approver sees it.
-pub fn asker(run: &Run<'_>) -> Asker {
-    Asker { client: run.client.map(str::to_owned), page: run.page.map(str::to_owned) }
+pub fn asker(run: &Run<'_>) -> Requester {
+    Requester { client: run.client.map(str::to_owned), page: run.page.map(str::to_owned) }
 }

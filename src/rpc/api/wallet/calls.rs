@@ -144,7 +144,7 @@ fn sign(backend: &Backend, run: &mut Run<'_>, prepared: PreparedBatch) -> Result
     if let Some(hash) = last.filter(|_| is_transaction) {
         json::data(&mut run.out, hash.as_slice());
     }
-    run.commit = commit.into();
+    run.commit = commit;
     Ok(())
 }
 

@@ -23,7 +23,7 @@ use crate::{
         protocol::error::{Result, RpcError},
         run::{
             Backend, Run,
-            request::{Request, begin},
+            request::{Request, open_answer},
             runner::RequestRunner,
         },
     },
@@ -181,7 +181,7 @@ fn find(watches: &Watches, id: WatchId, request: &Request) -> Result<Arc<Watch>>
 
 /// Returns the answer whose result `write` writes.
 fn answer(runner: &RequestRunner, request: &Request, write: impl FnOnce(&mut Vec<u8>)) -> Result<Vec<u8>> {
-    let mut out = begin(&request.id, "result");
+    let mut out = open_answer(&request.id);
     write(&mut out);
     json::check_length(&out, runner.limits().max_response)?;
     Ok(out)

@@ -39,7 +39,6 @@ pub struct Access {
 }
 
 /// The reason why a token file cannot be used. `file` is its path, after the flag that names it.
-#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
     /// The file cannot be read.
@@ -217,13 +216,6 @@ impl Access {
                 "unauthorized: expected a header `Authorization: Bearer TOKEN` with a token of this node",
             )
         })
-    }
-
-    /// Returns the clients of the wallet whose tokens have this name.
-    pub fn wallet_clients(&self, name: &str) -> impl Iterator<Item = Arc<Client>> {
-        let clients = self.clients.load();
-        let named = |client: &&Arc<Client>| client.wallet_token().is_some() && client.name() == Some(name);
-        clients.iter().filter(named).cloned().collect::<Vec<_>>().into_iter()
     }
 
     /// Returns the client of a request without an `Authorization` header. A WebSocket may offer its `token` instead,

@@ -43,7 +43,7 @@ impl IpcAcceptor {
             };
             let Ok(stream) = stream.into_std() else { continue };
             let service = self.service.clone();
-            self.io.deal(|| UnixStream::from_std(stream), |stream| serve(service, stream, connection));
+            self.io.assign(|| UnixStream::from_std(stream), |stream| serve(service, stream, connection));
         }
     }
 }

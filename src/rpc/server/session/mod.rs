@@ -24,7 +24,7 @@ use self::{
 };
 use super::connection::Connection;
 use crate::rpc::{
-    dispatch::front::Front,
+    dispatch::front::Dispatcher,
     limits::message::MessageBytes,
     run::{
         request::Caller,
@@ -37,7 +37,7 @@ use crate::rpc::{
 #[derive(Debug)]
 pub struct Session {
     /// The front that answers.
-    pub front: Arc<Front>,
+    pub front: Arc<Dispatcher>,
     /// The subscriptions.
     pub subscriptions: Arc<Subscriptions>,
     /// The bounds of one connection.

@@ -16,15 +16,15 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use super::framing::{Incoming, MessageReader, ReadError};
 use crate::rpc::{
     dispatch::{
-        front::Front,
-        service::{self, failure, refuse},
+        front::Dispatcher,
+        service::{self, error_answer, failure},
     },
     limits::message::MessageBytes,
     protocol::error::RpcError,
     run::{
         request::Caller,
         subscriber::{Outgoing, Subscriber},
-        subscriptions::{Starting, Subscriptions},
+        subscriptions::{PendingSubscriptions, Subscriptions},
     },
     server::connection::Connection,
 };
@@ -40,7 +40,7 @@ const SILENCE: Duration = Duration::from_secs(60);
 
 /// The reader of a connection, which runs its requests.
 pub struct ConnectionReader {
-    pub front: Arc<Front>,
+    pub front: Arc<Dispatcher>,
     pub caller: Arc<Caller>,
     pub connection: Arc<Connection>,
     pub subscriber: Arc<Subscriber>,
@@ -129,22 +129,22 @@ impl ConnectionReader {
 
     /// Starts to answer a message, which takes the permit.
     fn take(&mut self, bytes: Bytes, permit: &mut Option<OwnedSemaphorePermit>) -> Result<(), String> {
-        self.connection.progress.know();
+        self.connection.progress.mark_known();
         let held = self.bytes.message();
         let permit = permit.take();
         let (subscriber, caller) = (self.subscriber.clone(), self.caller.clone());
         if bytes.len() > self.max_body {
-            return subscriber.answer(refuse(&caller, too_large(self.max_body)), permit);
+            return subscriber.answer(error_answer(&caller, "", too_large(self.max_body)), permit);
         }
         let body = match ByteString::try_from(bytes) {
             Ok(body) => body,
             Err(error) => {
                 let error = RpcError::parse(format!("parse error: not UTF-8: {error}"));
-                return subscriber.answer(refuse(&caller, error), permit);
+                return subscriber.answer(error_answer(&caller, "", error), permit);
             }
         };
         let (front, subscriptions) = (self.front.clone(), self.subscriptions.clone());
-        let starting = Arc::new(Starting::new(subscriptions, subscriber.clone(), caller.dialect, permit));
+        let starting = Arc::new(PendingSubscriptions::new(subscriptions, subscriber.clone(), caller.dialect, permit));
         let mut request = Box::pin(async move {
             let published = front.services.runner.published();
             let message = service::Message::new(&front, &caller, &published, Some(&starting));

@@ -68,7 +68,6 @@ sol! {
 }
 
 /// The reason why the trading world cannot be built: the artifacts do not fit the set-up.
-#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Debug, thiserror::Error)]
 pub enum WorldError {
     /// The artifacts cannot be read.

@@ -73,7 +73,6 @@ pub struct Metadata {
 }
 
 /// The reason why a message is not a sub-block.
-#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// The message is neither JSON nor brotli.

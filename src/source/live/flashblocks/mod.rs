@@ -11,7 +11,7 @@ pub mod stream;
 
 pub use self::{
     block::CanonicalBlock,
-    sequence::{Action, FlashblockSequence, Ignored, Replaced},
+    sequence::{Action, FlashblockSequence, Replaced},
 };
-pub use decode::{DecodeError, Flashblock, Metadata, UnreadPostExec, UnreadTx};
+pub use decode::{DecodeError, Flashblock, UnreadPostExec, UnreadTx};
 pub use stream::{Event, Events, Settings, StreamError, open};

@@ -102,7 +102,6 @@ pub enum Event {
 }
 
 /// The reason why a connection was lost or could not be opened. No text contains the URL, which may hold a key.
-#[expect(missing_docs, reason = "the names of the fields say what they hold")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StreamError {
     /// The connection was not open in time.

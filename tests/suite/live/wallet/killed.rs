@@ -14,7 +14,7 @@ use crate::{
         built::{Built, ETHEREUM, SOMEBODY, sent_by},
         with_usual,
     },
-    process::{Presim, eventually, free_port, scrape, text},
+    process::{Presim, eventually, text},
     support::{items, number, request, say, signal},
 };
 
@@ -62,14 +62,13 @@ const STEPS: [BatchStep; 9] = [
 struct KilledWallet {
     live: LiveWallet,
     presim: Presim,
-    metrics: String,
 }
 
 impl KilledWallet {
     async fn new() -> Self {
         let live = LiveWallet::unstarted(Built::ethereum(), None).await;
-        let (presim, metrics) = Self::run(&live).await;
-        let this = Self { live, presim, metrics };
+        let presim = Self::run(&live).await;
+        let this = Self { live, presim };
         // The state that the batch reads is known.
         let from = key(0).address();
         this.ask("eth_call", json!([{"from": from, "to": SOMEBODY, "value": "0x1"}, "pending"])).await;
@@ -77,8 +76,7 @@ impl KilledWallet {
         this
     }
 
-    async fn run(live: &LiveWallet) -> (Presim, String) {
-        let metrics = free_port();
+    async fn run(live: &LiveWallet) -> Presim {
         let flags = [
             "--data-dir",
             text(live.data.path()),
@@ -87,13 +85,13 @@ impl KilledWallet {
             "--wallet-key-file",
             text(live.keys[0].path()),
             "--metrics",
-            &metrics,
+            "127.0.0.1:0",
             "--upstream-timeout-ms",
             "5000",
         ];
         let start = |flags: &[&str]| Ok(Presim::start(flags));
         let started = launch_by(&live.upstream.url(), Some(&live.newest.config), &with_usual(&flags), start).await;
-        (started.unwrap(), metrics)
+        started.unwrap()
     }
 
     /// Kills the program when the upstream is about to give an answer that satisfies the condition.
@@ -111,7 +109,7 @@ impl KilledWallet {
     async fn start_again(&mut self) {
         eventually("it is killed", async || self.presim.child.try_wait().unwrap()).await;
         self.live.upstream.well();
-        (self.presim, self.metrics) = Self::run(&self.live).await;
+        self.presim = Self::run(&self.live).await;
     }
 
     async fn ask(&self, method: &str, params: Value) -> Value {
@@ -197,7 +195,7 @@ impl KilledWallet {
         }
         if step == BatchStep::Settled {
             let is_stored = async || {
-                let metrics = scrape(&self.presim.http, &self.metrics).await;
+                let metrics = self.presim.scrape().await;
                 metrics.contains("presim_wallet_settled_total{fate=\"mined\"} 1\n").then_some(())
             };
             eventually("it is stored", is_stored).await;

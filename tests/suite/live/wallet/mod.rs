@@ -12,7 +12,7 @@ use alloy_consensus::TxEnvelope;
 use alloy_eips::eip2718::Decodable2718;
 use alloy_primitives::{Address, Bytes, hex};
 use alloy_signer_local::PrivateKeySigner;
-use presim::{
+use presim::testing::{
     chain::ChainTx,
     command::wallet::{self, WalletTask},
     source::devnet::world::dev_signers,

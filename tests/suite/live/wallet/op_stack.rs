@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use alloy_consensus::{Transaction, TxEnvelope, transaction::SignerRecoverable};
 use alloy_primitives::{Address, B256, U256, bytes};
-use presim::{chain::ChainTx, command::wallet::WalletTask};
+use presim::testing::{chain::ChainTx, command::wallet::WalletTask};
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
@@ -16,6 +16,7 @@ use crate::{
         feed, head, until,
     },
     op_chain::{ATTRIBUTED, L1_BLOCK},
+    process::eventually,
     support::items,
     upstream::FlashblocksServer,
 };
@@ -79,14 +80,12 @@ async fn ask(live: &LiveWallet) -> (JoinHandle<Value>, Value) {
         let response = client.post(url).json(&body).send().await.expect("it answers");
         response.json::<Value>().await.expect("JSON")
     });
-    loop {
+    let asked = eventually("it is asked for", async || {
         let list = live.operate(WalletTask::List { json: true }).await.unwrap();
-        let mut list: Value = serde_json::from_str(&list).unwrap();
-        if !items(&list["batches"]).is_empty() {
-            return (asking, list["batches"][0].take());
-        }
-        tokio::task::yield_now().await;
-    }
+        let list: Value = serde_json::from_str(&list).unwrap();
+        list["batches"].get(0).cloned()
+    });
+    (asking, asked.await)
 }
 
 /// Approves a batch. Returns the client's answer.
@@ -107,7 +106,7 @@ async fn a_fee_for_data_on_l1_above_the_one_that_was_shown_is_not_paid() {
     live.mine(vec![sent_by(2, OP_CHAIN, 0, L1_BLOCK, 0, risen.into())]).await;
     let answer = approve(&live, asking, &asked).await;
     let text = answer["error"]["data"].as_str().unwrap_or_else(|| panic!("{answer}"));
-    assert!(answer["error"]["code"] == 4001 && text.contains(&presim::wallet::ether(shown)), "{answer}");
+    assert!(answer["error"]["code"] == 4001 && text.contains(&presim::testing::wallet::ether(shown)), "{answer}");
     assert!(live.upstream.sent().is_empty(), "nothing is signed");
 }
 

@@ -9,7 +9,7 @@ use std::{
 use alloy_consensus::{Transaction, transaction::SignerRecoverable};
 use alloy_eips::Encodable2718;
 use alloy_primitives::{Address, U256, bytes};
-use presim::{
+use presim::testing::{
     command::wallet::WalletTask,
     wallet::{SOCKET, ether},
 };

@@ -1,6 +1,8 @@
 //! The programs find every mistake that an opcode of a stretch could have. Each mistake is made in revm's loop, which
 //! is then compared with itself.
 
+use std::io::Write;
+
 use proptest::strategy::ValueTree;
 use revm::bytecode::opcode::*;
 

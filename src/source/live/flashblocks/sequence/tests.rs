@@ -8,7 +8,7 @@ use op_alloy::{
 use proptest::prelude::*;
 
 use super::*;
-use crate::source::live::flashblocks::{Metadata, block::MAX_SUB_BLOCKS};
+use crate::source::live::flashblocks::{block::MAX_SUB_BLOCKS, decode::Metadata};
 
 /// A builder's block in the test: its number, its name, and the name of its parent (0: canonical block `number - 1`).
 #[derive(Clone, Copy, Debug)]

@@ -1,0 +1,137 @@
+//! Items that the tests and benches of the project use in addition to [`Node`](crate::Node) and [`Config`](crate::Config). Not an interface for others: it
+//! changes with the code behind it.
+
+pub mod chain {
+    pub use crate::chain::{
+        Attributes, BASE_FEE_VAULT, BASE_TIME, BlockBody, BlockGas, BlockHashes, BlockKeeper, BlockTotals,
+        ChainReceipt, ChainSpec, ChainTx, DEPLOYMENT_PROXY, DEPLOYMENT_PROXY_CODE, Family, Fork, ForkName, ForkTime,
+        GasRefunds, InvalidPostExec, L1_BLOCK, L1_FEE_VAULT, OPERATOR_FEE_VAULT, OpFork, OpTx, SealedBlock,
+        TradingWorld, genesis_block, ordered_roots, receipts_root_and_bloom, set_forks, transactions_root,
+    };
+}
+pub mod clock {
+    pub use crate::clock::SystemClock;
+}
+pub mod command {
+    pub use crate::command::Command;
+    pub mod wallet {
+        pub use crate::command::wallet::{ClientError, WalletTask, run};
+    }
+}
+pub mod config {
+    pub use crate::config::{ApprovalPolicy, RevertPolicy, UpgradePolicy};
+}
+pub mod engine {
+    pub use crate::engine::{
+        AccountDiff, AccountOverride, BaseFeeRule, Beginnings, BlockContext, BlockEnd, BlockOverrides, BlockProgress,
+        BlockRun, Call, CallFees, CallOutcome, CallRequest, CallResult, ChainExecutor, ContextChange, DifferentParts,
+        Engine, FamilyEvm, OpBlockFees, OpHandler, OpStack, Outputs, RunEvm, RunPrecompiles, ShadowedTx, SimBlock,
+        SimCall, Simulated, SimulatedBlock, Simulation, SimulationError, SimulationRules, StorageOverride, TokenInfo,
+        execute_block, lift_checks, load_kzg_settings, open_block, open_block_with, precompiles_of, seal, shadow_block,
+        withdrawals_root,
+    };
+}
+pub mod fleet {
+    pub mod replica {
+        pub use crate::fleet::replica::{Applier, LeaderClock, StreamReading};
+    }
+    pub mod servers {
+        pub use crate::fleet::servers::ArrivedPart;
+    }
+}
+pub mod ledger {
+    pub use crate::ledger::{
+        Block, Chain, FeedLag, FeedProblem, FeedState, Frame, Included, LateBounds, LeaderTime, OpenBlock, Record,
+        Retention, Selector, Snapshot, SnapshotId, Snapshots, Stamp, StreamMessage, SubBlockStart, frames, join,
+    };
+}
+pub mod meter {
+    pub use crate::meter::{Meter, Stopped};
+}
+pub mod node {
+    pub use crate::node::{OwnChain, VitalsError, configure_memory, pool};
+}
+pub mod pool {
+    pub use crate::pool::{Pool, Settings};
+}
+pub mod publish {
+    pub use crate::publish::Change;
+}
+pub mod rpc {
+    pub use crate::rpc::{
+        Access, AnswerFacts, AnswerRoom, Backend, CLIENT_VERSION, Caller, Client, Dispatcher, ExecutedBy, Filters,
+        ForwardedMethods, Handler, IoMemory, MethodRoute, PastStates, Request, RequestLimits, RequestRunner, RpcError,
+        Run, ShapeLimits, SimulationView, StartupReason, Subscriptions, SyncTimeouts, Testing, UpstreamGateway,
+        Waiters, Watches, parse_call, parse_presim_simulation, parse_simulation, write_simulation,
+    };
+    pub mod dialect {
+        pub use crate::rpc::dialect::PRESIM;
+    }
+    pub mod table {
+        pub use crate::rpc::table::by_name;
+    }
+}
+pub mod scheduler {
+    pub use crate::scheduler::{
+        ClientShare, Executor, ExecutorConfig, LaneName, LocalState, RunTarget, Task, TaskName,
+    };
+}
+pub mod source {
+    pub use crate::source::{Feed, FeedSource};
+    pub mod chain_file {
+        pub use crate::source::chain_file::import_bytes;
+    }
+    pub mod devnet {
+        pub mod world {
+            pub use crate::source::devnet::world::{
+                TradingPair, add_contracts_of_forks, build, dev_genesis, dev_signers, traffic_signers,
+            };
+        }
+    }
+    pub mod live {
+        pub use crate::source::live::{FlashblockSource, LiveLimits, LiveSource, canonical_snapshot};
+        pub mod flashblocks {
+            pub use crate::source::live::flashblocks::{
+                Event, Events, FlashblockSequence, Settings, StreamError, open,
+            };
+        }
+    }
+    pub mod sub_block {
+        pub use crate::source::sub_block::extend;
+    }
+    pub mod testing {
+        pub mod state_file {
+            pub use crate::source::testing::state_file::StateFile;
+        }
+    }
+}
+pub mod state {
+    pub use crate::state::{
+        Account, AccountChange, AccountReads, BlockReads, Code, CodeCache, Fetched, LocalWorld, Miss, Overlay, ReadSet,
+        RemoteSettings, RemoteState, RemoteView, Touched, World, listed_changes,
+    };
+}
+pub mod store {
+    pub use crate::store::{Commit, DataDir, FORMAT, Store, StoredImage, UPSTREAM_FILE, read_image};
+}
+pub mod telemetry {
+    pub use crate::telemetry::{Metrics, PUBLISH_SECONDS};
+}
+pub mod upstream {
+    pub use crate::upstream::{
+        AnnouncedReceipts, Fetcher, FetcherConfig, Heads, Upstream, UpstreamBlock, UpstreamConfig, UpstreamState,
+        http_client, recover,
+    };
+}
+pub mod wallet {
+    pub use crate::wallet::{
+        Accounts, AheadStates, Approvals, BatchExecutor, Fees, Impersonated, Ledger, Policy, ReadCall, SOCKET,
+        TypedMessage, Wallet, WordReader, ether,
+    };
+    pub mod keys {
+        pub use crate::wallet::keys::load;
+    }
+}
+pub mod watch {
+    pub use crate::watch::{StaleReason, StandingBundles, StandingRun, StateHistory, WatchLimits};
+}
