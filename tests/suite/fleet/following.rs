@@ -179,7 +179,7 @@ async fn what_a_transport_drops_swaps_or_repeats_changes_no_state() {
     until("an image", async || facts.get("image").await.expect("an answer").is_some()).await;
     for (fleet, fault) in [("dropped", 0), ("swapped", 1), ("repeated", 2), ("usurped", 3)] {
         let mut relay = Relay::begin(&server, fleet).await;
-        // Nobody leads the fleet, so that its replica needs an upstream for the state.
+        // The fleet has no leader, so its replica needs an upstream for the state.
         let upstream = format!("ws://{}", chain.devnet.at());
         let follower = start(&["--follow", &server.url(), "--fleet", fleet, "--upstream", &upstream]);
         let mut wanted =
