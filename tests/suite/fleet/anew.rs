@@ -5,7 +5,7 @@ use futures::{StreamExt, TryStreamExt};
 use presim::testing::ledger::{FeedState, SnapshotId};
 
 use super::{
-    QUICK, advance, agree, ingester, reach, reads,
+    QUICK, advance, agree_on, ingester, reach,
     relay::{Relay, id},
     replica,
     server::NatsServer,
@@ -42,7 +42,7 @@ async fn a_replica_follows_a_stream_that_was_created_anew() {
     reach(&follower, id).await;
     let end = server.stream("test").await.cached_info().state.last_sequence;
     assert!(end < 3_000, "the replica waited until the new stream was as long as the old one: {end}");
-    agree(&[&leader, &follower], &reads(&leader, id), "/").await;
+    agree_on(&[&leader, &follower], id, "/").await;
     until("it is live", async || matches!(follower.node.snapshots().load().feed(), FeedState::Live { .. })).await;
     // One that joins does not wait for the place that the old stream's image names.
     let joiner = replica(&url, &[]);

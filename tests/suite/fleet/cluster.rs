@@ -15,7 +15,7 @@ use tokio::{
     net::TcpListener,
 };
 
-use super::{advance, agree, reach, reads, server::PROGRAMS, start, start_once_it_can, try_start, until, with_flags};
+use super::{advance, agree_on, reach, server::PROGRAMS, start, start_once_it_can, try_start, until, with_flags};
 use crate::{
     support::{say, skip},
     upstream::StreamedDevnet,
@@ -141,7 +141,7 @@ async fn the_feed_outlives_each_server_of_a_cluster() {
             "without server {at}, the leader went on after {led:?}, and the replica after {:?}",
             killed.elapsed()
         ));
-        agree(&[&leader, &follower], &reads(&leader, id), "/").await;
+        agree_on(&[&leader, &follower], id, "/").await;
         last = id;
         cluster.run(at);
         // The next is killed once this one is a part of the cluster again.

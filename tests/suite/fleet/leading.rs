@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use presim::testing::ledger::SnapshotId;
 
 use super::{
-    QUICK, advance, agree, ingester, reach, reads, replica, server::NatsServer, start, try_start, until, with_flags,
+    QUICK, advance, agree_on, ingester, reach, replica, server::NatsServer, start, try_start, until, with_flags,
 };
 use crate::{
     live::{
@@ -114,7 +114,7 @@ async fn two_nodes_that_begin_a_fleet_at_once_begin_one_chain() {
         .await;
         let id = advance(&nodes[0], 2).await;
         reach(&nodes[1], id).await;
-        agree(&[&nodes[0], &nodes[1]], &reads(&nodes[0], id), "/").await;
+        agree_on(&[&nodes[0], &nodes[1]], id, "/").await;
     }
 }
 

@@ -3,7 +3,7 @@
 use async_nats::HeaderMap;
 use presim::testing::ledger::SnapshotId;
 
-use super::{QUICK, advance, agree, ingester, proxy::CutProxy, reach, reads, replica, server::NatsServer, until};
+use super::{QUICK, advance, agree_on, ingester, proxy::CutProxy, reach, replica, server::NatsServer, until};
 use crate::{
     support::{TestNode, say},
     upstream::StreamedDevnet,
@@ -37,7 +37,7 @@ async fn a_message_that_nobody_can_read_stops_no_fleet() {
     reach(&standby, id).await;
     let id = advance(&standby, 3).await;
     reach(&follower, id).await;
-    agree(&[&standby, &follower], &reads(&standby, id), "/").await;
+    agree_on(&[&standby, &follower], id, "/").await;
     let late = replica(&server.url(), &[]);
     reach(&late, advance(&standby, 1).await).await;
 }
@@ -63,7 +63,7 @@ async fn a_standby_behind_what_was_deleted_leads_from_what_it_has() {
     led_anew(&follower, seen).await;
     let id = advance(&standby, 3).await;
     reach(&follower, id).await;
-    agree(&[&standby, &follower], &reads(&standby, id), "/").await;
+    agree_on(&[&standby, &follower], id, "/").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use super::{
-    QUICK, advance, agree, ingester, ingester_of, proxy::CutProxy, reach, reads, server::NatsServer, start, try_start,
+    QUICK, advance, agree_on, ingester, ingester_of, proxy::CutProxy, reach, server::NatsServer, start, try_start,
     until,
 };
 use crate::{
@@ -168,7 +168,7 @@ async fn ways_that_are_cut_and_mended_leave_no_id_with_two_answers() {
     for node in nodes {
         reach(node, id).await;
     }
-    agree(&nodes, &reads(&a, id)[..8], "/").await;
+    agree_on(&nodes, id, "/").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -248,7 +248,7 @@ async fn a_replica_a_thousand_snapshots_behind_catches_up() {
     reach(&follower, id).await;
     let id = advance(&leader, 1).await;
     reach(&follower, id).await;
-    agree(&[&leader, &follower], &reads(&leader, id), "/").await;
+    agree_on(&[&leader, &follower], id, "/").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -267,7 +267,7 @@ async fn two_fleets_of_a_server_and_what_is_in_no_fleet_disturb_nobody() {
     for (leader, follower) in [(&one, &of_one), (&two, &of_two)] {
         let id = advance(leader, 3).await;
         reach(follower, id).await;
-        agree(&[leader, follower], &reads(leader, id), "/").await;
+        agree_on(&[leader, follower], id, "/").await;
     }
     drop((two, of_two));
     // Messages of another program take the place of the leader's next one.
@@ -283,5 +283,5 @@ async fn two_fleets_of_a_server_and_what_is_in_no_fleet_disturb_nobody() {
     .await;
     let id = advance(&one, 3).await;
     reach(&of_one, id).await;
-    agree(&[&one, &of_one], &reads(&one, id), "/").await;
+    agree_on(&[&one, &of_one], id, "/").await;
 }

@@ -4,7 +4,7 @@ use async_nats::{ConnectOptions, HeaderMap};
 use futures::{FutureExt, StreamExt};
 use serde_json::json;
 
-use super::{QUICK, advance, agree, ingester, reach, reads, server::NatsServer, start};
+use super::{QUICK, advance, agree, agree_on, ingester, reach, server::NatsServer, start};
 use crate::{support::request, upstream::StreamedDevnet};
 
 /// Returns the part of the page on feeds that lists the permissions, for the fleet `test`.
@@ -31,7 +31,7 @@ async fn each_role_works_with_the_permissions_of_the_page_alone() {
         reqwest::get(follower.url("/ready")).await.is_ok_and(|answer| answer.status() == 200)
     })
     .await;
-    agree(&[&leader, &follower], &reads(&leader, id), "/").await;
+    agree_on(&[&leader, &follower], id, "/").await;
     // The leader answers for its upstream, and state that the replica does not have.
     let block = follower.result("/", "eth_getBlockByNumber", json!(["0x1", true])).await;
     assert_eq!(block["number"], "0x1");
