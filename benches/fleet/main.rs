@@ -6,7 +6,7 @@
 //! - `visible`: the time from the ingester's publishing of a sub-block of 100 transfers to its snapshot on a replica.
 //! - `cost`: the time and the CPU that three replicas cost the ingester for each snapshot, and what each process uses.
 //! - `applying`: applying the messages of sub-blocks beside executing the sub-blocks, in process.
-//! - `requests`: a replica's requests beside those of a node that follows the same upstream, on the bodies of `../shared/bench`.
+//! - `requests`: a replica's requests compared with a single node's on the same upstream, with the bodies of `../shared/bench`.
 //! - `nats`: requests over NATS beside HTTP, on the same bodies.
 //!
 //! The names of figures select some of them. `small`, or no argument, runs a short version, whose figures mean little. Skips
@@ -127,7 +127,7 @@ impl Chain {
     }
 }
 
-/// Starts a node with the flags of one that publishes, and more, in a process of its own.
+/// Starts a node that publishes, with further flags, in its own process.
 fn ingester(publishing: &[String], flags: &[&str]) -> NodeProcess {
     let publishing: Vec<&str> = publishing.iter().map(String::as_str).collect();
     NodeProcess::start(&[&publishing[..], flags].concat())

@@ -55,7 +55,7 @@ impl StaticWorld {
     }
 }
 
-/// Compares a replica with a node that follows the upstream itself. The chain stands still.
+/// Compares a replica with a node that follows the upstream itself. The chain does not change meanwhile.
 pub fn beside_a_single_node(extent: Extent) {
     let Some(world) = StaticWorld::load() else { return };
     let server = serve();

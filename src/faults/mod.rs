@@ -99,7 +99,7 @@ fn no_seed_of_a_live_chain_breaks_an_invariant() {
 fn no_seed_of_a_fleet_breaks_an_invariant() {
     let Some(total) = unbroken::<FleetScript>(200) else { return };
     assert!(total.takeovers > 100 && total.kills > 50 && total.shown > 2_000, "{total}");
-    // Each fault has its scripts, and each kind of step, waiting too, comes several times.
+    // Each fault has its scripts, and each kind of step, waiting included, occurs several times.
     assert!(total.scripts.len() == 12 && total.scripts.values().all(|scripts| *scripts >= 16), "{total}");
     assert!(total.faults.len() == 23 && total.faults.values().all(|steps| *steps >= 4), "{total}");
 }

@@ -139,7 +139,7 @@ impl Program {
     }
 }
 
-/// The rate of whoever may run as much as the workers can.
+/// A rate without a limit.
 #[derive(Clone, Copy, Debug)]
 struct Unlimited;
 

@@ -316,7 +316,7 @@ async fn the_document_has_the_methods_that_the_node_has() {
             let listed = methods_of(node, path).await;
             assert!(listed.is_subset(&all) && listed.len() > fewer, "{path} {listed:?}");
             fewer = listed.len();
-            // Over HTTP nobody subscribes.
+            // There are no subscriptions over HTTP.
             for method in all.iter().filter(|method| !method.ends_with("subscribe")) {
                 let answer = node.call(path, method, json!([])).await;
                 let is_missing = answer["error"]["code"] == -32601;

@@ -138,7 +138,10 @@ impl RequestRunner {
                 let SendRaw { transaction } = params::parse(&request.params, request.caller.dialect)?;
                 json::data(&mut out, remote.send_on(&transaction.0, &request).await?.as_slice());
             }
-            _ => {
+            (
+                AnsweredBy::Node | AnsweredBy::WhoKnows | AnsweredBy::Taker | AnsweredBy::Reader | AnsweredBy::Wallet,
+                _,
+            ) => {
                 let own = match self.run(run, request.clone(), &mut ExecutedBy::Node).await {
                     Ok((Lookup::Nothing, own)) if !self.backend.hides(&request) => Ok(own),
                     // An upstream knows nothing of snapshots, nor of states within blocks.

@@ -105,7 +105,7 @@ fn approvals(timeout: Duration) -> Approvals {
     Approvals::new(8, timeout, &Metrics::default())
 }
 
-/// Asks for approval, and goes away.
+/// Asks for approval, and disconnects.
 fn withdraw(approvals: &Approvals, id: &str) {
     assert!(approvals.ask(batch(id)).now_or_never().is_none(), "{id} does not wait");
 }
@@ -123,7 +123,7 @@ async fn a_withdrawn_id_stays_taken_until_its_time_is_up() {
 
     let short = approvals(Duration::from_millis(200));
     withdraw(&short, "gone");
-    // The time of a later batch is up, so that of the first is, too.
+    // The time of a later batch is up, and so is the first one's.
     assert!(matches!(short.ask(batch("later")).await, Err(WalletError::Rejected(_))));
     assert_eq!(short.check_id(&batch("gone").id), Ok(()));
 }
@@ -145,7 +145,7 @@ async fn withdrawn_ids_are_bounded_with_those_that_wait() {
     for id in ["a", "b", "c"] {
         assert_eq!(approvals.ask(batch(id)).await.unwrap_err().code(), 5720, "{id}");
     }
-    // A node that stops rejects what waits, and what comes then.
+    // A node that stops rejects waiting batches and later ones.
     approvals.stop();
     for rejected in [waiting.await, approvals.ask(batch("e")).await] {
         assert!(rejected.unwrap_err().detail().is_some_and(|detail| detail.contains("the node stops")));

@@ -32,7 +32,7 @@ use crate::{
     upstream::{KEEPER, StreamedDevnet},
 };
 
-/// The sub-blocks of a chain that goes on quickly.
+/// Flags of a chain with short blocks.
 pub const QUICK: [&str; 4] = ["--sub-block-ms", "50", "--sub-blocks", "4"];
 
 /// Starts a node that publishes a chain to a server as the fleet `test`.

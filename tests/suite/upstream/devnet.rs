@@ -86,7 +86,7 @@ fn genesis_of_chain() -> Value {
     })
 }
 
-/// Sends each sub-block as soon as it is published: the last of a block, which comes with its seal, and the first of the next.
+/// Sends each sub-block as soon as it is published. The last of a block is published with its seal and the next block.
 async fn send(snapshots: Arc<Snapshots>, send: impl Fn(&OpFlashblockPayload)) {
     let (mut changes, mut seen) = (snapshots.changes(), snapshots.newest().id);
     // The parent of the block that is being built, its sub-blocks, and its transactions that were sent.

@@ -258,7 +258,7 @@ async fn watch_asks_for_each_as_it_comes_and_sends_the_answer() {
     shows(&mut terminal, "", "approved first\n");
     assert_eq!(answer(first).await["result"]["id"], "first");
 
-    // The next comes while nothing waits.
+    // The next one arrives while none waits.
     let second = asking.ask(witness("second")).await;
     shows(&mut terminal, "\nsecond\n  digest", "[y/n] ");
     terminal.types("N\n");
