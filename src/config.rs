@@ -27,7 +27,7 @@ use crate::{chain::ForkTime, ledger::Retention, nearest::nearest};
 
 /// Simulates calls and bundles on the newest pre-confirmed state of an EVM chain.
 ///
-/// Without arguments, it runs a devnet of its own on 127.0.0.1:8545, with funded accounts and a small trading world.
+/// Without arguments, it runs its own devnet on 127.0.0.1:8545, with funded accounts and a small trading world.
 /// Every flag can also be set as `PRESIM_<FLAG>` in the environment, or as `flag = value` in the file of --config.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "presim", version, max_term_width = 120)]
@@ -39,20 +39,20 @@ pub struct Config {
     /// loopback needs --token-file.
     #[arg(long, env = "PRESIM_LISTEN", value_name = "ADDR:PORT", default_value = "127.0.0.1:8545", value_parser = parse_address, help_heading = "General")]
     pub listen: SocketAddr,
-    /// Serve the methods of `/standard` on a Unix socket at this path, or, without a path, at `presim.ipc` in the data
-    /// directory. Only presim's own user may open it, and needs no token, for the wallet either.
+    /// Serve the methods of `/standard` on a Unix socket at this path; without a path, at `presim.ipc` in the data
+    /// directory. Only presim's own user can open it, and no token is needed, not even for the wallet.
     #[arg(long, env = "PRESIM_IPC", value_name = "PATH", num_args = 0..=1, require_equals = true, default_missing_value = IpcSocket::ALONE, value_parser = IpcSocket::parse, help_heading = "General")]
     pub ipc: Option<IpcSocket>,
-    /// Keep the chain, the pool's transactions and the wallet's batches in this directory, and continue from there on a
-    /// restart. Without it, all state ends with the process.
+    /// Store the chain, the pool's transactions and the wallet's batches in this directory, and resume from them after
+    /// a restart. Without it, all state is lost when the process ends.
     #[arg(long, env = "PRESIM_DATA_DIR", value_name = "DIR", global = true, help_heading = "General")]
     pub data_dir: Option<PathBuf>,
-    /// Accept a --data-dir that belongs to another user than presim's or root. That user can read and change all that the
-    /// node keeps.
+    /// Accept a --data-dir that is owned by a user other than presim's or root. That user can read and change
+    /// everything that the node stores.
     #[arg(long, env = "PRESIM_DATA_DIR_SHARED", requires = "data_dir", help_heading = "General")]
     pub data_dir_shared: bool,
-    /// Dialect of `/`: `project`, presim's own contract, or `standard`, execution-apis in geth's manner. `/standard`
-    /// always has the latter. The default is project, and standard with --testing.
+    /// Dialect of `/`: `project` is presim's own contract, `standard` is execution-apis as geth implements it.
+    /// `/standard` always has the latter. The default is project; with --testing, standard.
     #[arg(long, env = "PRESIM_DIALECT", value_enum, help_heading = "General")]
     pub dialect: Option<DialectName>,
     /// When the standard dialect exposes receipts, and the block of a transaction: once `latest` has the block
@@ -62,8 +62,8 @@ pub struct Config {
     /// Serve Prometheus metrics at http://ADDR:PORT/metrics.
     #[arg(long, env = "PRESIM_METRICS", value_name = "ADDR:PORT", value_parser = parse_address, help_heading = "General")]
     pub metrics: Option<SocketAddr>,
-    /// Milliseconds by which the feed may be late, and the newest canonical block old by its timestamp, before `/ready` answers
-    /// 503. 0 sets no bound.
+    /// Maximum lag of the feed, and maximum age of the newest canonical block by its timestamp, in milliseconds. Beyond
+    /// either, `/ready` answers 503. 0 sets no bound.
     #[arg(long, env = "PRESIM_READY_LAG_MS", value_name = "MS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=86_400_000), help_heading = "General")]
     pub ready_lag_ms: u64,
     /// Log filter: a level, or directives like `presim=debug,info`.
@@ -73,21 +73,22 @@ pub struct Config {
     #[arg(long, env = "PRESIM_LOG_JSON", help_heading = "General")]
     pub log_json: bool,
 
-    /// Begin with this genesis file in geth's format instead of the built-in devnet's.
+    /// Start from this genesis file in geth's format instead of the built-in devnet's.
     #[arg(long, alias = "init", env = "PRESIM_GENESIS", value_name = "FILE", help_heading = "Source of state")]
     pub genesis: Option<PathBuf>,
-    /// Import these blocks (consecutive RLP) on the genesis, each checked against its header. Needs --genesis.
+    /// Import the blocks of this file (consecutive RLP) on top of the genesis. Each block is checked against its
+    /// header. Needs --genesis.
     #[arg(long, env = "PRESIM_CHAIN", value_name = "FILE", help_heading = "Source of state")]
     pub chain: Option<PathBuf>,
-    /// Source of new blocks: `devnet` builds them here, `static` has none. The default is static with --chain, else
-    /// devnet.
+    /// Source of new blocks: `devnet` builds them locally, `static` adds none. The default is static with --chain,
+    /// otherwise devnet.
     #[arg(long, env = "PRESIM_FEED", value_enum, help_heading = "Source of state")]
     pub feed: Option<FeedName>,
-    /// Background transactions in each sub-block of the devnet, beside the load that moves the built-in devnet's base
-    /// fee; 0 disables both. The default is 4, and 0 with --testing.
+    /// Background transactions per sub-block of the devnet, in addition to the load that moves the built-in devnet's
+    /// base fee. 0 disables both. The default is 4; with --testing, 0.
     #[arg(long, env = "PRESIM_TRAFFIC", value_name = "N", help_heading = "Source of state")]
     pub traffic: Option<u32>,
-    /// Seed of the background traffic. The same seed makes the same trades.
+    /// Seed of the background traffic. The same seed produces the same trades.
     #[arg(long, env = "PRESIM_TRAFFIC_SEED", value_name = "N", default_value_t = 1, help_heading = "Source of state")]
     pub traffic_seed: u64,
     /// Milliseconds between the devnet's sub-blocks. The default is 200.
@@ -96,13 +97,14 @@ pub struct Config {
     /// Sub-blocks per sealed block. The default is 10.
     #[arg(long, env = "PRESIM_SUB_BLOCKS", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000), help_heading = "Source of state")]
     pub sub_blocks: Option<u32>,
-    /// Time between blocks in simulations of several blocks: `200ms`, `2s`, or a number of seconds. The default is 12 s for a
-    /// static chain, and the time between the newest blocks for an upstream's. With --testing, a block is mined at each such
+    /// Time between blocks in simulations of several blocks: `200ms`, `2s`, or a number of seconds. The default is 12 s
+    /// on a static chain, and the time between the newest blocks on an upstream's. With --testing, mine a block at this
     /// interval, in sub-blocks if --sub-block-ms or --traffic is given.
     #[arg(long, env = "PRESIM_BLOCK_TIME", value_name = "TIME", value_parser = parse_block_time, help_heading = "Source of state")]
     pub block_time: Option<Duration>,
-    /// Let a fork become active at another time than the chain's own: `NAME=TIME`, a Unix time in seconds or `never`. May be
-    /// given several times. On an upstream's chain whose forks are not known, NAME=0 gives Ethereum's rules up to that fork.
+    /// Activate a fork at a time other than the chain's own: `NAME=TIME`, where TIME is a Unix time in seconds or
+    /// `never`. Repeat for several. On an upstream's chain whose forks are unknown, NAME=0 selects Ethereum's rules up
+    /// to that fork.
     #[arg(
         long,
         env = "PRESIM_FORK",
@@ -111,37 +113,37 @@ pub struct Config {
         help_heading = "Source of state"
     )]
     pub fork: Vec<ForkTime>,
-    /// Receiver of the fees of the devnet's blocks.
+    /// Fee recipient of the devnet's blocks.
     #[arg(long, env = "PRESIM_FEE_RECIPIENT", value_name = "ADDRESS", default_value_t = Address::ZERO, help_heading = "Source of state")]
     pub fee_recipient: Address,
     /// Number of recent blocks whose state can be queried.
     #[arg(long, env = "PRESIM_KEEP_BLOCKS", value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Source of state")]
     pub keep_blocks: u32,
-    /// Blocks that are retained with transactions, receipts and logs, besides genesis, or `all`. The default is 10000,
-    /// and 100000 with --data-dir. Older blocks answer 4444, but their headers stay. On an upstream's chain, requests
-    /// for older blocks than the retained states go to the upstream.
+    /// Number of recent blocks whose transactions, receipts and logs are retained, or `all`. Genesis is always
+    /// retained. The default is 10000; with --data-dir, 100000. Requests for older blocks are rejected (4444), except
+    /// for their headers. On an upstream's chain, blocks older than the retained states are read from the upstream.
     #[arg(long, env = "PRESIM_KEEP_HISTORY", value_name = "BLOCKS", value_parser = parse_history, help_heading = "Source of state")]
     pub keep_history: Option<u64>,
-    /// Memory for the transactions, receipts and logs of the retained blocks, in MiB: the oldest blocks beyond it are
-    /// pruned, too. Bodies on disk do not count. The default is 256, and without a bound where --keep-history is given.
+    /// Memory for the transactions, receipts and logs of retained blocks, in MiB. Beyond it, the oldest blocks are
+    /// pruned. Bodies on disk do not count. The default is 256, or no bound if --keep-history is given.
     #[arg(long, env = "PRESIM_KEEP_HISTORY_MB", value_name = "MIB", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Source of state")]
     pub keep_history_mb: Option<u32>,
-    /// Snapshots that are retained, and answer by snapshotId.
+    /// Number of recent snapshots that can be queried by their snapshotId.
     #[arg(long, env = "PRESIM_KEEP_SNAPSHOTS", value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=100_000), help_heading = "Source of state")]
     pub keep_snapshots: u32,
-    /// Refuse `pending` while the feed is degraded, instead of answering from the canonical head.
+    /// Reject `pending` while the feed is degraded, instead of answering from the canonical head.
     #[arg(long, env = "PRESIM_STRICT_PENDING", help_heading = "Source of state")]
     pub strict_pending: bool,
-    /// Let clients change the devnet, as tests need it: the methods of anvil, hardhat and ganache that mine, set
-    /// balances, code, storage, nonces and time, impersonate accounts, save and return. Each transaction is mined in a block of its
-    /// own when it arrives, unless --no-mining or --block-time says otherwise. `testing_buildBlockV1`, which a
-    /// static chain has too, builds blocks. Everything stays in memory.
+    /// Let clients change the devnet, for tests: serve the methods of anvil, hardhat and ganache that mine, set
+    /// balances, code, storage, nonces and time, impersonate accounts, and save and restore states. Each transaction is
+    /// mined in its own block on arrival, unless --no-mining or --block-time is given. `testing_buildBlockV1`, which a
+    /// static chain also has, builds blocks. Nothing is written to disk.
     #[arg(long, env = "PRESIM_TESTING", help_heading = "Source of state")]
     pub testing: bool,
-    /// With --testing: mine blocks on request alone (`evm_mine`), and not when transactions arrive.
+    /// With --testing: mine blocks only on request (`evm_mine`), not when transactions arrive.
     #[arg(long, env = "PRESIM_NO_MINING", help_heading = "Source of state")]
     pub no_mining: bool,
-    /// States that --testing saves, accounts that it impersonates, and blocks that one request mines, at most.
+    /// Maximum states that --testing saves, accounts that it impersonates, and blocks that one request mines.
     #[arg(long, env = "PRESIM_TESTING_LIMIT", value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "Source of state")]
     pub testing_limit: u32,
     /// Settings of the chain that --testing begins with.
@@ -157,88 +159,89 @@ pub struct Config {
     #[arg(skip)]
     pub is_of_command: bool,
 
-    /// Transactions that the pool may hold.
+    /// Maximum transactions in the pool.
     #[arg(long, env = "PRESIM_POOL_TRANSACTIONS", value_name = "N", default_value_t = 5_120, value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "Sending")]
     pub pool_transactions: u32,
-    /// Transactions of one account that the pool may hold.
+    /// Maximum transactions of one account in the pool.
     #[arg(long, env = "PRESIM_POOL_ACCOUNT_TRANSACTIONS", value_name = "N", default_value_t = 1_024, value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "Sending")]
     pub pool_account_transactions: u32,
-    /// Bytes of transactions that the pool may hold, without blobs, which are dropped after their check.
+    /// Maximum bytes of transactions in the pool, without blobs, which are dropped after their check.
     #[arg(long, env = "PRESIM_POOL_BYTES", value_name = "BYTES", default_value_t = 160 << 20, help_heading = "Sending")]
     pub pool_bytes: usize,
-    /// Bundles of `eth_sendBundle` that may wait for their blocks. Their bytes are bounded by --pool-bytes too, beside
-    /// those of the transactions.
+    /// Maximum bundles of `eth_sendBundle` that wait for their blocks. --pool-bytes bounds their bytes as well,
+    /// separately from those of the transactions.
     #[arg(long, env = "PRESIM_POOL_BUNDLES", value_name = "N", default_value_t = 1_024, value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "Sending")]
     pub pool_bundles: u32,
-    /// Per cent by which a transaction must pay more than the one in the pool that it replaces; at least 100 for blob
+    /// Minimum increase in price for a transaction that replaces one in the pool, in per cent; at least 100 for blob
     /// transactions.
     #[arg(long, env = "PRESIM_POOL_PRICE_BUMP", value_name = "PERCENT", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000), help_heading = "Sending")]
     pub pool_price_bump: u32,
-    /// Lowest tip of a transaction, in wei per unit of gas.
+    /// Minimum tip of a transaction, in wei per unit of gas.
     #[arg(long, env = "PRESIM_POOL_MIN_TIP", value_name = "WEI", default_value_t = 1, help_heading = "Sending")]
     pub pool_min_tip: u64,
-    /// Milliseconds that `eth_sendRawTransactionSync` waits if its client does not say.
+    /// Default time-out of `eth_sendRawTransactionSync`, in milliseconds.
     #[arg(long, env = "PRESIM_SYNC_TIMEOUT_MS", value_name = "MS", default_value_t = 2_000, value_parser = clap::value_parser!(u64).range(1..=3_600_000), help_heading = "Sending")]
     pub sync_timeout_ms: u64,
-    /// Longest wait in milliseconds that a client may request of `eth_sendRawTransactionSync`.
+    /// Maximum time-out that a client may request of `eth_sendRawTransactionSync`, in milliseconds.
     #[arg(long, env = "PRESIM_MAX_SYNC_TIMEOUT_MS", value_name = "MS", default_value_t = 60_000, value_parser = clap::value_parser!(u64).range(1..=3_600_000), help_heading = "Sending")]
     pub max_sync_timeout_ms: u64,
-    /// Requests of `eth_sendRawTransactionSync` that may wait at once. One more is rejected (-32005) before its
+    /// Maximum concurrent requests of `eth_sendRawTransactionSync`. One more is rejected (-32005) before its
     /// transaction is accepted.
     #[arg(long, env = "PRESIM_MAX_SYNC_WAITERS", value_name = "N", default_value_t = 1_024, value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "Sending")]
     pub max_sync_waiters: u32,
 
-    /// CPU workers for simulations. The default is one per core.
+    /// Number of CPU workers for simulations. The default is one per core.
     #[arg(long, env = "PRESIM_WORKERS", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024), help_heading = "Limits")]
     pub workers: Option<u16>,
-    /// Milliseconds without progress of a worker, while requests wait for one, from which on `/health` and `/ready` are 503.
+    /// Milliseconds without progress of a worker, while requests wait for one, after which `/health` and `/ready`
+    /// answer 503.
     #[arg(long, env = "PRESIM_WORKER_STALL_MS", value_name = "MS", default_value_t = 2_000, value_parser = clap::value_parser!(u64).range(1..=3_600_000), help_heading = "Limits")]
     pub worker_stall_ms: u64,
-    /// Threads for connections, which also run short calls inline. The default is one per core.
+    /// Number of threads for connections, which also run short calls inline. The default is one per core.
     #[arg(long, env = "PRESIM_IO_THREADS", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024), help_heading = "Limits")]
     pub io_threads: Option<u16>,
     /// Gas limit of one request, summed over its calls.
     #[arg(long, env = "PRESIM_GAS_CAP", value_name = "GAS", default_value_t = 50_000_000, help_heading = "Limits")]
     pub gas_cap: u64,
-    /// Milliseconds from the arrival of a request to its deadline. A request that takes longer is stopped (-32016).
+    /// Milliseconds from the arrival of a request to its deadline, at which it is stopped (-32016).
     #[arg(long, env = "PRESIM_DEADLINE_MS", value_name = "MS", default_value_t = 5_000, value_parser = clap::value_parser!(u64).range(1..), help_heading = "Limits")]
     pub deadline_ms: u64,
-    /// Blocks that a simulation may span, gaps included, and bundles in one `eth_callMany`.
+    /// Maximum blocks of a simulation, gaps included, and bundles in one `eth_callMany`.
     #[arg(long, env = "PRESIM_MAX_BLOCKS", value_name = "N", default_value_t = 256, help_heading = "Limits")]
     pub max_blocks: u64,
-    /// Calls in one simulated block, and transactions in one `eth_callBundle`.
+    /// Maximum calls in one simulated block, and transactions in one `eth_callBundle`.
     #[arg(long, env = "PRESIM_MAX_BLOCK_CALLS", value_name = "N", default_value_t = 5_000, help_heading = "Limits")]
     pub max_block_calls: usize,
-    /// Calls in a whole simulation, and in all bundles of an `eth_callMany`.
+    /// Maximum calls in a simulation, and in all bundles of an `eth_callMany` together.
     #[arg(long, env = "PRESIM_MAX_CALLS", value_name = "N", default_value_t = 10_000, help_heading = "Limits")]
     pub max_calls: usize,
-    /// Megabytes for the beginnings of simulations. Blocks and calls that several simulations of a token begin with run
-    /// once on a snapshot. 0 disables sharing.
+    /// Memory for shared beginnings of simulations, in megabytes. Blocks and calls that several simulations of a token
+    /// begin with run once per snapshot. 0 disables sharing.
     #[arg(long, env = "PRESIM_PREFIX_CACHE_MB", value_name = "MB", default_value_t = 64, help_heading = "Limits")]
     pub prefix_cache_mb: usize,
-    /// Variants of a bundle that one `presim_search` may run.
+    /// Maximum variants of a bundle that one `presim_search` runs.
     #[arg(long, env = "PRESIM_MAX_SEARCH_RUNS", value_name = "N", default_value_t = 10_000, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..), help_heading = "Limits")]
     pub max_search_runs: usize,
-    /// Bundles that one `presim_watch` may let stand.
+    /// Maximum standing bundles of one `presim_watch`.
     #[arg(long, env = "PRESIM_MAX_WATCHED", value_name = "N", default_value_t = 10_000, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..), help_heading = "Limits")]
     pub max_watched: usize,
-    /// Megabytes for the standing bundles of a token: their requests, what they have read, and their answers.
+    /// Memory for the standing bundles of a token, in megabytes: their requests, read sets and answers.
     #[arg(long, env = "PRESIM_WATCH_MB", value_name = "MB", default_value_t = 256, help_heading = "Limits")]
     pub watch_mb: usize,
-    /// Share of the workers that may run standing bundles while others wait for answers.
+    /// Share of the workers that may run standing bundles while requests wait.
     #[arg(long, env = "PRESIM_WATCH_SHARE", value_name = "SHARE", default_value_t = 0.5, value_parser = share, help_heading = "Limits")]
     pub watch_share: f64,
-    /// Seconds for which standing bundles are kept without a connection or a poll.
+    /// Seconds to retain standing bundles without a connection or a poll.
     #[arg(long, env = "PRESIM_WATCH_KEEP_S", value_name = "SECONDS", default_value_t = 300, help_heading = "Limits")]
     pub watch_keep_s: u64,
-    /// Blocks that one `eth_getLogs` or `trace_filter` may span.
+    /// Maximum range of one `eth_getLogs` or `trace_filter`, in blocks.
     #[arg(long, env = "PRESIM_MAX_LOG_BLOCKS", value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..), help_heading = "Limits")]
     pub max_log_blocks: u64,
-    /// Logs that one `eth_getLogs` may return.
+    /// Maximum logs that one `eth_getLogs` returns.
     #[arg(long, env = "PRESIM_MAX_LOGS", value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Limits")]
     pub max_logs: u32,
-    /// Filters (`eth_newFilter` and its kin) that may be installed. A filter that is not polled for five minutes is
-    /// dropped. One more filter evicts the longest unpolled one of the client that has most.
+    /// Maximum installed filters (`eth_newFilter` and its kin). A filter that is not polled for five minutes is
+    /// dropped. One more filter evicts the longest unpolled filter of the client that has the most.
     #[arg(long, env = "PRESIM_MAX_FILTERS", value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Limits")]
     pub max_filters: u32,
     /// Queue limit for short calls (a batch's entries count as one), and separately for reads and sends. Requests
@@ -248,73 +251,76 @@ pub struct Config {
     /// Queue limit for bundles. Requests beyond it are rejected (-32005).
     #[arg(long, env = "PRESIM_QUEUE_BUNDLE", value_name = "N", default_value_t = 4_096, value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "Limits")]
     pub queue_bundle: u32,
-    /// Longest expected wait for a worker in milliseconds, if more than 8 requests per worker wait already. A request
-    /// that would wait longer is rejected (-32005).
+    /// Maximum expected wait for a worker, in milliseconds, once more than 8 requests per worker wait. A request that
+    /// would wait longer is rejected (-32005).
     #[arg(long, env = "PRESIM_QUEUE_WAIT_MS", value_name = "MS", default_value_t = 400, value_parser = clap::value_parser!(u64).range(1..=3_600_000), help_heading = "Limits")]
     pub queue_wait_ms: u64,
-    /// Longest wait in an overloaded lane, in per cent of a request's run time. A lane is overloaded from its first
-    /// rejection for the expected wait until the load is below its capacity. Requests of a client below its quota are
-    /// admitted all the same.
+    /// Maximum wait in an overloaded lane, in per cent of a request's run time. A lane is overloaded from its first
+    /// rejection for the expected wait until its load is below capacity. Requests of a client below its quota are still
+    /// admitted.
     #[arg(long, env = "PRESIM_OVERLOAD_WAIT", value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "Limits")]
     pub overload_wait: u32,
-    /// Bytes of a request body, a WebSocket message, or a message on the Unix socket.
+    /// Maximum size of a request body, of a WebSocket message, and of a message on the Unix socket, in bytes.
     #[arg(long, env = "PRESIM_MAX_BODY", value_name = "BYTES", default_value_t = 32 << 20, value_parser = clap::value_parser!(u32).range(64..), help_heading = "Limits")]
     pub max_body: u32,
-    /// Bytes of an answer.
+    /// Maximum size of an answer, in bytes.
     #[arg(long, env = "PRESIM_MAX_RESPONSE", value_name = "BYTES", default_value_t = 64 << 20, value_parser = clap::value_parser!(u32).range(1024..), help_heading = "Limits")]
     pub max_response: u32,
-    /// Entries of a JSON-RPC batch.
+    /// Maximum entries of a JSON-RPC batch.
     #[arg(long, env = "PRESIM_MAX_BATCH", value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Limits")]
     pub max_batch: u32,
-    /// Bytes of bodies, answers and unsent notifications that all connections together may make the node hold. Each may
-    /// always hold a small part, and else as many as are left free. A body waits for room; an answer without room is
+    /// Memory for bodies, answers and unsent notifications of all connections together, in bytes. Each connection may
+    /// always hold a small part, and more while memory is free. A body waits for room; an answer without room is
     /// rejected (-32005).
     #[arg(long, env = "PRESIM_MAX_MEMORY_IO", value_name = "BYTES", default_value_t = 256 << 20, value_parser = clap::value_parser!(u32).range(4096..), help_heading = "Limits")]
     pub max_memory_io: u32,
-    /// Milliseconds that a connection may stall before it is closed: until the head of its first request has arrived
+    /// Milliseconds that a connection may stall before it is closed: before the head of its first request is complete
     /// (at most five seconds), within a body or a message, and while its peer does not read.
     #[arg(long, env = "PRESIM_IO_TIMEOUT_MS", value_name = "MS", default_value_t = 30_000, value_parser = clap::value_parser!(u64).range(1..=3_600_000), help_heading = "Limits")]
     pub io_timeout_ms: u64,
-    /// Open HTTP connections, and, separately, open WebSocket connections and connections of the Unix socket. At the bound, the one that has been idle longest
-    /// is closed for a new one: among those that have sent no valid token yet, or no request where none is needed, and else
-    /// among the HTTP connections without a request under way.
+    /// Maximum open HTTP connections, and, separately, open connections of WebSocket and the Unix socket. At the limit,
+    /// the connection that has been idle longest is closed for a new one: among those without a valid token (or without
+    /// a request, where no token is needed), otherwise among the HTTP connections without a request under way.
     #[arg(long, env = "PRESIM_MAX_CONNECTIONS", value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Limits")]
     pub max_connections: u32,
-    /// Open connections per address, HTTP and WebSocket together. An IPv6 network of 64 bits counts as one address. The
-    /// default is 128, and no bound for loopback.
+    /// Maximum open connections per address, HTTP and WebSocket together. An IPv6 network of 64 bits counts as one
+    /// address. The default is 128, without a limit for loopback.
     #[arg(long, env = "PRESIM_MAX_CONNECTIONS_PER_ADDRESS", value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Limits")]
     pub max_connections_per_address: Option<u32>,
-    /// Requests of one connection of a WebSocket or the Unix socket that may be under way or unsent. At the bound, the connection is not read.
+    /// Maximum requests of one WebSocket or Unix-socket connection that are under way or unsent. At the limit, the
+    /// connection is not read.
     #[arg(long, env = "PRESIM_MAX_WS_IN_FLIGHT", value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Limits")]
     pub max_ws_in_flight: u32,
-    /// Subscriptions of one connection of a WebSocket or the Unix socket.
+    /// Maximum subscriptions of one WebSocket or Unix-socket connection.
     #[arg(long, env = "PRESIM_MAX_SUBSCRIPTIONS", value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Limits")]
     pub max_subscriptions: u32,
-    /// Unsent notifications of one connection of a WebSocket or the Unix socket. Beyond the bound, the connection is closed.
+    /// Maximum unsent notifications of one WebSocket or Unix-socket connection. Beyond it, the connection is closed.
     #[arg(long, env = "PRESIM_MAX_WS_NOTIFICATIONS", value_name = "N", default_value_t = 8_192, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Limits")]
     pub max_ws_notifications: u32,
-    /// Unsent bytes of one connection of a WebSocket or the Unix socket. Beyond the bound, the connection is closed.
+    /// Maximum unsent bytes of one WebSocket or Unix-socket connection. Beyond it, the connection is closed.
     #[arg(long, env = "PRESIM_MAX_WS_UNSENT", value_name = "BYTES", default_value_t = 128 << 20, value_parser = clap::value_parser!(u32).range(1024..), help_heading = "Limits")]
     pub max_ws_unsent: u32,
-    /// Bytes that the traces of a request may take while it runs. A request that needs more is stopped (-32005).
+    /// Memory for the traces of one request while it runs, in bytes. A request that needs more is stopped (-32005).
     #[arg(long, env = "PRESIM_MAX_TRACE_BYTES", value_name = "BYTES", default_value_t = 256 << 20, help_heading = "Limits")]
     pub max_trace_bytes: usize,
-    /// Bytes of analysed bytecode that are cached: the code, its padded copy and its jump table. In addition, each thread has copies of up to 512 codes that it runs
-    /// repeatedly, at most 14 MiB.
+    /// Cache for analysed bytecode, in bytes: the code, its padded copy and its jump table. In addition, each thread
+    /// holds up to 512 codes that it runs repeatedly, at most 14 MiB.
     #[arg(long, env = "PRESIM_CODE_CACHE", value_name = "BYTES", default_value_t = 256 << 20, help_heading = "Limits")]
     pub code_cache: usize,
 
-    /// Bearer tokens that may use the node: a TOML file of `[[token]]` tables with `name`, `token` and `rate` (requests
-    /// per second). Read again on SIGHUP.
+    /// File with the bearer tokens that may use the node: TOML with `[[token]]` tables of `name`, `token` and `rate`
+    /// (requests per second). Read again on SIGHUP.
     #[arg(long, env = "PRESIM_TOKEN_FILE", value_name = "FILE", help_heading = "Access")]
     pub token_file: Option<PathBuf>,
-    /// Host names that requests may name, those of metrics too, besides localhost and the listening address. Repeat, or separate by commas.
+    /// Host names that requests may use, for metrics too, in addition to localhost and the listening address. Repeat,
+    /// or separate by commas.
     #[arg(long, env = "PRESIM_ALLOW_HOST", value_name = "HOST", value_delimiter = ',', help_heading = "Access")]
     pub allow_host: Vec<String>,
-    /// Origins whose pages may call from a browser, over HTTP (CORS) and WebSocket: `https://app.example`, `chrome-extension://*`, `moz-extension://*`, or `*` for all. Repeat, or separate by commas.
+    /// Origins whose pages may send requests from a browser, over HTTP (CORS) and WebSocket: `https://app.example`,
+    /// `chrome-extension://*`, `moz-extension://*`, or `*` for all. Repeat, or separate by commas.
     #[arg(long, env = "PRESIM_ALLOW_ORIGIN", value_name = "ORIGIN", value_delimiter = ',', help_heading = "Access")]
     pub allow_origin: Vec<String>,
-    /// Serve no page to browsers at `/`.
+    /// Do not serve the page for browsers at `/`.
     #[arg(long, env = "PRESIM_NO_PAGE", help_heading = "Access")]
     pub no_page: bool,
 
@@ -322,7 +328,7 @@ pub struct Config {
     /// private key in hex. Repeat, or separate by commas.
     #[arg(long, env = "PRESIM_WALLET_KEY_FILE", value_name = "FILE", value_delimiter = ',', help_heading = "Wallet")]
     pub wallet_key_file: Vec<PathBuf>,
-    /// Password of the keystores, in the first line of the file: one file for all keystores, or one for each, in order.
+    /// File whose first line is the password of the keystores: one file for all keystores, or one for each, in order.
     #[arg(
         long,
         env = "PRESIM_WALLET_PASSWORD_FILE",
@@ -331,63 +337,63 @@ pub struct Config {
         help_heading = "Wallet"
     )]
     pub wallet_password_file: Vec<PathBuf>,
-    /// Bearer tokens that may use the node and its wallet, in a file like --token-file's. No other token may then use
+    /// Bearer tokens that may use the node and its wallet, in a file like --token-file's. Other tokens then cannot use
     /// the wallet. Read again on SIGHUP.
     #[arg(long, env = "PRESIM_WALLET_TOKEN_FILE", value_name = "FILE", help_heading = "Wallet")]
     pub wallet_token_file: Option<PathBuf>,
-    /// Approval of batches, and of messages to be signed: `auto` approves all, `deny` rejects all, and `ask` waits for
+    /// Approval of batches and of messages to be signed: `auto` approves all, `deny` rejects all, and `ask` waits for
     /// `presim wallet watch` or `presim wallet approve ID`. `ask` needs --data-dir.
     #[arg(long, env = "PRESIM_WALLET_APPROVAL", value_name = "POLICY", value_enum, default_value_t = ApprovalPolicy::Auto, help_heading = "Wallet")]
     pub wallet_approval: ApprovalPolicy,
-    /// Milliseconds that a batch or a message waits for approval before it is rejected (4001). Clients may give up
+    /// Milliseconds that a batch or a message waits for approval. Then it is rejected (4001). Clients may give up
     /// earlier.
     #[arg(long, env = "PRESIM_WALLET_APPROVAL_TIMEOUT_MS", value_name = "MS", default_value_t = 300_000, value_parser = clap::value_parser!(u64).range(1..=86_400_000), help_heading = "Wallet")]
     pub wallet_approval_timeout_ms: u64,
-    /// Batches and messages that may wait for approval: of each client with a token, and of all clients without one together. One
-    /// more is rejected (-32005).
+    /// Maximum batches and messages that wait for approval, for each client with a token, and for all clients without
+    /// one together. One more is rejected (-32005).
     #[arg(long, env = "PRESIM_WALLET_MAX_WAITING", value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=100_000), help_heading = "Wallet")]
     pub wallet_max_waiting: u32,
-    /// Ids of withdrawn batches that stay taken until the time for their approval would have ended. Each client with a token has an
-    /// equal part, and so have all clients without one together: a client whose part is used up is rejected (-32005).
+    /// Maximum ids of withdrawn batches that stay reserved until their approval would have timed out. Each client with
+    /// a token has an equal part, as have all clients without one together. A client whose part is used up is rejected
+    /// (-32005).
     #[arg(long, env = "PRESIM_WALLET_MAX_WITHDRAWN", value_name = "N", default_value_t = 65_536, value_parser = clap::value_parser!(u32).range(1..=16_777_216), help_heading = "Wallet")]
     pub wallet_max_withdrawn: u32,
     /// Maximum calls per batch; larger batches are rejected (5740).
     #[arg(long, env = "PRESIM_WALLET_MAX_CALLS", value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000), help_heading = "Wallet")]
     pub wallet_max_calls: u32,
-    /// Bytes of call data of a batch, all calls together, and bytes of a message to be signed. A batch with more is
-    /// refused (5740), and so is a message (-32602).
+    /// Maximum bytes of call data of a batch, over all calls, and of a message to be signed. A larger batch is rejected
+    /// (5740), and so is a larger message (-32602).
     #[arg(long, env = "PRESIM_WALLET_MAX_BYTES", value_name = "BYTES", default_value_t = 128 << 10, help_heading = "Wallet")]
     pub wallet_max_bytes: u32,
-    /// Whether an account may be delegated to the batch executor (EIP-7702), which atomic batches need. If not, they
-    /// are refused (5750).
+    /// Whether the wallet may delegate an account to the batch executor (EIP-7702), which atomic batches need. If not,
+    /// they are refused (5750).
     #[arg(long, env = "PRESIM_WALLET_UPGRADE", value_name = "POLICY", value_enum, default_value_t = UpgradePolicy::Allow, help_heading = "Wallet")]
     pub wallet_upgrade: UpgradePolicy,
-    /// Treatment of an atomic batch that reverts in simulation: `refuse` it with the reason, or `send` it all the
-    /// same.
+    /// Handling of an atomic batch that reverts in simulation: `refuse` it with the reason, or `send` it anyway.
     #[arg(long, env = "PRESIM_WALLET_REVERT", value_name = "POLICY", value_enum, default_value_t = RevertPolicy::Refuse, help_heading = "Wallet")]
     pub wallet_revert: RevertPolicy,
-    /// Address of another batch executor (ERC-7821) for accounts to delegate to, instead of presim's own.
+    /// Batch executor (ERC-7821) that accounts delegate to, instead of presim's own.
     #[arg(long, env = "PRESIM_WALLET_EXECUTOR", value_name = "ADDRESS", help_heading = "Wallet")]
     pub wallet_executor: Option<Address>,
-    /// Per cent of gas that a batch's transactions may use in addition to what the simulation needed.
+    /// Gas that is added to what a batch's transactions needed in simulation, in per cent.
     #[arg(long, env = "PRESIM_WALLET_GAS_MARGIN", value_name = "PERCENT", default_value_t = 25, value_parser = clap::value_parser!(u32).range(0..=10_000), help_heading = "Wallet")]
     pub wallet_gas_margin: u32,
-    /// Per cent by which the fees that an approver is shown exceed those of the moment. Transactions with higher gas fees are not
-    /// signed, and nothing is signed if the fees that the chain sets beside gas have risen by more.
+    /// Per cent by which the fees shown to an approver exceed the current ones. Transactions with higher gas fees are
+    /// not signed, and nothing is signed if the fees that the chain charges in addition to gas have risen by more.
     #[arg(long, env = "PRESIM_WALLET_FEE_MARGIN", value_name = "PERCENT", default_value_t = 25, value_parser = clap::value_parser!(u32).range(0..=10_000), help_heading = "Wallet")]
     pub wallet_fee_margin: u32,
-    /// Batches that are retained with their ids. One more evicts the oldest.
+    /// Maximum batches that are retained with their ids. One more evicts the oldest.
     #[arg(long, env = "PRESIM_WALLET_KEEP_BATCHES", value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Wallet")]
     pub wallet_keep_batches: u32,
-    /// Milliseconds after which a transaction of the wallet that waits is sent to the upstream again.
+    /// Milliseconds after which a waiting transaction of the wallet is sent to the upstream again.
     #[arg(long, env = "PRESIM_WALLET_RESEND_MS", value_name = "MS", default_value_t = 5_000, value_parser = clap::value_parser!(u64).range(100..=3_600_000), help_heading = "Wallet")]
     pub wallet_resend_ms: u64,
     /// Milliseconds to search the upstream for the receipt of a transaction, or for another transaction with its nonce,
     /// once the nonce is used. Then the transaction counts as replaced; the search continues.
     #[arg(long, env = "PRESIM_WALLET_RECEIPT_WAIT_MS", value_name = "MS", default_value_t = 30_000, value_parser = clap::value_parser!(u64).range(1..=3_600_000), help_heading = "Wallet")]
     pub wallet_receipt_wait_ms: u64,
-    /// Seconds after which the status of a transaction is stored for good if the upstream has not called its block final by
-    /// then.
+    /// Seconds after which the status of a transaction is stored as final if the upstream has not finalized its block
+    /// by then.
     #[arg(long, env = "PRESIM_WALLET_FINAL_S", value_name = "S", default_value_t = 3_600, value_parser = clap::value_parser!(u64).range(1..=604_800), help_heading = "Wallet")]
     pub wallet_final_s: u64,
 }

@@ -16,7 +16,7 @@
 //! - [`rpc`]: servers, methods, wire types of the two dialects, error codes and limits.
 //! - [`fleet`]: fleets: many machines that answer from one feed, over NATS.
 //! - [`watch`]: standing bundles: they run again when a snapshot may have changed their answers.
-//! - [`search`]: searches for the values of a bundle that serve an objective best.
+//! - [`search`]: searches for the values of a bundle that optimise an objective.
 //! - [`wallet`]: EIP-5792 batches: rules, signing, approval and the ledger.
 //! - [`source`]: the sources of state, and the one actor that turns them into snapshots.
 //! - [`publish`]: where changes are written before anyone sees them: the sinks, and the journal on disk.

@@ -64,7 +64,7 @@ fn one(node: &Node, name: &str, bodies: &Bodies) {
     let ratio = quantile(&seen.results, 0.99) / quantile(&unloaded.results, 0.99);
     verdict(&format!("{name}: p99 of what is admitted, times the unloaded one"), ratio, TARGET);
     verdict(&format!("{name}: memory after and before"), after as f64 / before as f64, GROWTH);
-    let refusals = node.histogram("presim_refusal_seconds_bucket", "");
+    let refusals = node.histogram("presim_rejection_seconds_bucket", "");
     verdict(&format!("{name}: p99 of a refusal on the server, s"), bucket(&refusals, 0.99), REFUSED_WITHIN);
 }
 

@@ -11,10 +11,10 @@ use crate::secrets::SecretParser;
 /// The arguments of `presim fork`, beside the settings of a node.
 #[derive(Clone, Debug, Args)]
 pub struct ForkArgs {
-    /// The node whose state the chain builds on: http, https, ws, wss, or the path of an IPC socket.
+    /// Node whose state the chain builds on: http, https, ws, wss, or the path of an IPC socket.
     #[arg(value_name = "URL", value_parser = SecretParser(parse_endpoint))]
     url: Endpoint,
-    /// The number of the block to build on. The default is the newest.
+    /// Number of the block to build on. The default is the newest.
     #[arg(long, value_name = "N")]
     block: Option<u64>,
 }

@@ -23,7 +23,7 @@ const MAX_LENGTH: u64 = 64 << 20;
 /// The ABIs by which data is decoded.
 #[derive(Clone, Debug, clap::Args)]
 pub struct AbiArgs {
-    /// Decode by this ABI too: a file, or a folder like foundry's `out` or hardhat's `artifacts`. Repeat for several.
+    /// Decode data with this ABI as well: a file, or a folder like foundry's `out` or hardhat's `artifacts`. Repeat for several.
     #[arg(long, value_name = "PATH", env = "PRESIM_ABI")]
     pub abi: Vec<PathBuf>,
 }
@@ -51,8 +51,8 @@ pub struct BundleArgs {
     /// The calls by flags.
     #[command(flatten)]
     pub calls: ShortCalls,
-    /// Run on this block: pending, latest, a number, a hash, or `snapshot:0x12`. `N:K` is the state in the middle of block N, after its
-    /// first K transactions. The default is the file's own, or pending.
+    /// Run on this block: pending, latest, a number, a hash, or `snapshot:0x12`. `N:K` is the state within block N, after its
+    /// first K transactions. The default is the block named in the file, otherwise pending.
     #[arg(long, value_name = "BLOCK", value_parser = parse_block)]
     pub block: Option<Value>,
     /// Override a field of the block in which the bundle runs: number, time, gasLimit, feeRecipient, prevRandao, baseFeePerGas, blobBaseFee,

@@ -29,15 +29,15 @@ use crate::{
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Node")]
 pub struct NodeArgs {
-    /// Ask the presim at this URL: http, https, ws or wss. The default is that of `presim` on this machine, port 8545, unless
-    /// there is a state of its own.
+    /// Send requests to the presim node at this URL: http, https, ws or wss. The default is port 8545 of this machine, unless
+    /// --upstream or --genesis is given.
     #[arg(long, env = "PRESIM_URL", hide_env_values = true, value_name = "URL", value_parser = SecretParser(parse_url))]
     pub url: Option<Url>,
     /// Send the bearer token in this file: its first line, or the first token of a file like the node's --token-file.
-    /// `PRESIM_TOKEN` may have the token itself.
+    /// `PRESIM_TOKEN` may hold the token itself.
     #[arg(long = "token-file", id = "client_token_file", value_name = "FILE", env = "PRESIM_TOKEN_FILE")]
     pub token_file: Option<PathBuf>,
-    /// Milliseconds that the node may take for an answer.
+    /// Time-out of an answer of the node, in milliseconds.
     #[arg(long, value_name = "MS", env = "PRESIM_TIMEOUT_MS", default_value_t = 60_000, value_parser = clap::value_parser!(u64).range(1..=3_600_000), hide_short_help = true)]
     pub timeout_ms: u64,
 }

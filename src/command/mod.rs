@@ -68,28 +68,29 @@ pub struct AskTask {
 enum QuestionTask {
     /// Simulate a bundle of calls, and show what each call does.
     ///
-    /// The bundle is a FILE with a payload of `presim_simulate`, or one call or several by --to, --sig and --args. It runs on the node
-    /// of --url, or on a state of its own: that of --upstream, or of --genesis.
+    /// The bundle is a FILE with a payload of `presim_simulate`, or calls given by --to, --sig and --args. It runs on the node at --url, or
+    /// without a node on the state of --upstream or --genesis.
     ///
     /// Exit codes: 0, 1 if a required call failed, 2 for bad input or no node.
     Simulate(SimulateArgs),
-    /// Search for the values of a bundle that serve an objective best.
+    /// Search for the values of a bundle's variables that optimise an objective.
     ///
-    /// The search is a FILE with a payload of `presim_search`, or a call by --to, --sig and --args with --vary and an objective.
+    /// The search is a FILE with a payload of `presim_search`, or a call given by --to, --sig and --args, with --vary and an objective.
     ///
-    /// Exit codes: 0, 1 if no value meets what is required, 2 for bad input or no node.
+    /// Exit codes: 0, 1 if no value meets the requirements, 2 for bad input or no node.
     Search(SearchArgs),
-    /// Watch bundles: a table on a terminal, otherwise a line for each answer that changes.
+    /// Watch bundles: print a table on a terminal, otherwise a line per changed answer.
     ///
     /// FILE has the bundles of `presim_watch`, or one payload of `presim_simulate` or `presim_search`.
     Watch(WatchArgs),
-    /// Show the call tree of a transaction of the chain.
+    /// Show the call tree of a transaction.
     Trace(TraceArgs),
-    /// Show which transactions of real blocks would do something else under another fork.
+    /// Show which transactions of real blocks would behave differently under another fork.
     ///
-    /// Each transaction runs twice on the same real state before it: as it is, and under the fork. One differs if its status, return data,
-    /// logs, created contracts, code, nonces, storage, or balances beyond fees do, or if it is invalid there. Gas alone is no difference,
-    /// nor are the logs of transfers (EIP-7708). The blocks are those of the node at --upstream, of which it must have the state.
+    /// Each transaction runs twice on the state before it: under the rules of its block, and under the fork. It differs if its status,
+    /// return data, logs, created contracts, code, nonces, storage, or balances beyond fees differ, or if it is invalid under the fork.
+    /// Gas alone is no difference, nor are the logs of transfers (EIP-7708). The blocks are read from the node at --upstream, which must
+    /// have their state.
     ///
     /// Exit codes: 0, 1 if a block could not be run, 2 for bad input or no node.
     Shadow(ShadowArgs),
@@ -100,19 +101,19 @@ enum QuestionTask {
 enum CommandTask {
     #[command(flatten)]
     Ask(QuestionTask),
-    /// Run a chain of one's own on the state of a node's chain, as --testing does from genesis.
+    /// Run a private test chain on the state of another node's chain, with the methods of --testing.
     ///
-    /// Blocks are mined here, on state that is fetched from URL as it is needed. Nothing that is sent here is forwarded there. Blocks
-    /// that are mined here have no state root.
+    /// Blocks are mined locally, on state that is fetched from URL when it is needed. No transaction is forwarded to it. Blocks that are
+    /// mined locally have no state root.
     Fork(ForkArgs),
-    /// Approve or reject the batches and messages that wait in a node run with --wallet-approval ask; replace the
-    /// transactions that wait on an upstream's chain.
+    /// Approve or reject batches and messages that wait in a node with --wallet-approval ask; replace transactions that wait
+    /// on an upstream's chain.
     ///
-    /// The node is the one that runs with this --data-dir. The command talks to it over a Unix socket there, which only
-    /// the node's user can open.
+    /// The command connects to the node that runs with this --data-dir, over a Unix socket in the directory, which only the
+    /// node's user can open.
     #[command(subcommand)]
     Wallet(WalletTask),
-    /// Print completions of a shell, the manual page, an example configuration, and files for operators.
+    /// Print shell completions, the manual page, an example configuration, and files for operators.
     #[command(subcommand)]
     Print(PrintTask),
 }

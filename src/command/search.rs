@@ -1,4 +1,4 @@
-//! `presim search`: the values of a bundle that serve an objective best.
+//! `presim search`: the values of a bundle that optimise an objective.
 
 use std::io::Write;
 
@@ -36,21 +36,21 @@ pub struct SearchArgs {
     /// The bundle.
     #[command(flatten)]
     pub bundle: BundleArgs,
-    /// Vary `PLACE=VALUES`: the number of an argument from 0, or `value`, of the last call. VALUES is 1ether..100ether for the
-    /// maximum between, 1ether..100ether/20 for twenty values, or a list like 1,2,3. Two make a grid.
+    /// Vary a part of the last call, as `PART=VALUES`. PART is the number of an argument, from 0, or `value`. VALUES is
+    /// 1ether..100ether to search this range, 1ether..100ether/20 for twenty values, or a list like 1,2,3. Two --vary make a grid.
     #[arg(long, value_name = "PLACE=VALUES", help_heading = "Search")]
     pub vary: Vec<String>,
-    /// Objective: the growth of --account in `ether`, or in the token at this address; `coinbase`; or `gas`, of which less is
-    /// better. The default is the file's, or ether.
+    /// Objective: what --account gains in `ether` or in the token at this address, `coinbase`, or `gas`, which is minimised.
+    /// The default is the objective named in the file, otherwise ether.
     #[arg(long, value_name = "WHAT", help_heading = "Search")]
     pub objective: Option<String>,
     /// Account of the objective. The default is the sender of the first call.
     #[arg(long, value_name = "ADDRESS", help_heading = "Search")]
     pub account: Option<String>,
-    /// Require an objective of at least this, in the smallest units.
+    /// Minimum of the objective, in the smallest units.
     #[arg(long, value_name = "AMOUNT", help_heading = "Search", hide_short_help = true)]
     pub least: Option<String>,
-    /// Variants that are shown.
+    /// Number of variants to show.
     #[arg(long, value_name = "N", help_heading = "Search")]
     pub top: Option<u32>,
 }

@@ -1,4 +1,4 @@
-//! `presim shadow`: which transactions of real blocks would do something else under another fork.
+//! `presim shadow`: which transactions of real blocks would behave differently under another fork.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -41,19 +41,19 @@ const MOST_SUMS: usize = 20;
 /// The flags of `presim shadow`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct ShadowArgs {
-    /// The fork under which each transaction runs once more: any fork of the chain, later or earlier.
+    /// Fork under which each transaction runs again: any later or earlier fork of the chain.
     #[arg(long, value_name = "FORK")]
     pub under: String,
-    /// The blocks: `N`, or `N..M` with both ends. Without it, the newest block and those after it, until it is interrupted.
+    /// Blocks to run: `N`, or `N..M`, both included. The default is the newest block and those that follow, until interrupted.
     #[arg(long, value_name = "N[..M]")]
     pub blocks: Option<BlockRange>,
-    /// Show the gas of every transaction, too, whatever contracts it concerns.
+    /// Also show the gas of every transaction, regardless of --contracts.
     #[arg(long)]
     pub gas: bool,
-    /// Show transactions that concern these contracts alone: a file with an address in each line. What follows `#` is a comment.
+    /// Show only transactions that concern these contracts: a file with one address per line. `#` begins a comment.
     #[arg(long, value_name = "FILE")]
     pub contracts: Option<PathBuf>,
-    /// Print a line of JSON for each block, and no sums.
+    /// Print one line of JSON per block, without sums.
     #[arg(long)]
     pub json: bool,
     /// The node.

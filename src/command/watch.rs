@@ -35,10 +35,10 @@ pub struct WatchArgs {
     /// The bundles.
     #[command(flatten)]
     pub bundle: BundleArgs,
-    /// End after so many changed answers. Without it, the command goes on until it is interrupted.
+    /// End after this number of changed answers. The default is to run until interrupted.
     #[arg(long, value_name = "N", help_heading = "Watch")]
     pub count: Option<u64>,
-    /// Run on the first snapshot of each block only.
+    /// Run only on the first snapshot of each block.
     #[arg(long, help_heading = "Watch")]
     pub every_block: bool,
 }

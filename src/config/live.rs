@@ -49,81 +49,83 @@ pub struct LiveConfig {
     /// `PRESIM_UPSTREAM` or the file of --config.
     #[arg(long, env = "PRESIM_UPSTREAM", hide_env_values = true, value_name = "URL", value_parser = SecretParser(parse_endpoint))]
     pub upstream: Option<Endpoint>,
-    /// Take pre-confirmed sub-blocks from this WebSocket stream (ws, wss) of Flashblocks. Needs --upstream, whose
-    /// blocks they become.
+    /// Read pre-confirmed sub-blocks from this Flashblocks stream (ws, wss). Needs --upstream, which has the state
+    /// below them and the blocks that they become.
     #[arg(long, env = "PRESIM_FLASHBLOCKS", hide_env_values = true, value_name = "URL", value_parser = SecretParser(parse_stream))]
     pub flashblocks: Option<Url>,
-    /// Check the upstream's accounts and slots by proofs (`eth_getProof`) against its blocks' state roots, whether they come
-    /// from the upstream or, on a replica, from the fleet's leader. A node does not start on an upstream that has no proofs.
+    /// Verify the upstream's accounts and slots with proofs (`eth_getProof`) against its blocks' state roots. A replica
+    /// that verifies needs an --upstream of its own. The node does not start on an upstream that has no proofs.
     #[arg(long, env = "PRESIM_VERIFY_PROOFS")]
     pub verify_proofs: bool,
-    /// Megabytes of the upstream's state that are cached, that of abandoned branches which are still read included. The least
+    /// Cache for the upstream's state, in megabytes, including abandoned branches that are still read. The least
     /// recently used state is evicted first.
     #[arg(long, env = "PRESIM_CACHE_MB", value_name = "MB", default_value_t = 1_024, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     pub cache_mb: u32,
-    /// Megabytes of the upstream's state at blocks older than those retained, which requests have named. The state of the block
-    /// used least recently is dropped first.
+    /// Cache for the upstream's state at blocks older than the retained ones, in megabytes. The state of the least
+    /// recently used block is evicted first.
     #[arg(long, env = "PRESIM_ARCHIVE_CACHE_MB", value_name = "MB", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     pub archive_cache_mb: u32,
-    /// Milliseconds between two polls of the upstream's newest block, if it has no subscriptions.
+    /// Interval of polling for the upstream's newest block, in milliseconds, if it offers no subscriptions.
     #[arg(long, env = "PRESIM_UPSTREAM_POLL_MS", value_name = "MS", default_value_t = 250, value_parser = clap::value_parser!(u64).range(10..=60_000))]
     pub upstream_poll_ms: u64,
-    /// Time-out in milliseconds of one answer of the upstream, after which the call is repeated.
+    /// Time-out of one answer of the upstream, in milliseconds. Then the call is repeated.
     #[arg(long, env = "PRESIM_UPSTREAM_TIMEOUT_MS", value_name = "MS", default_value_t = 2_000, value_parser = clap::value_parser!(u64).range(10..=600_000))]
     pub upstream_timeout_ms: u64,
-    /// Requests in one JSON-RPC batch to the upstream. More are sent in concurrent batches.
+    /// Maximum requests per JSON-RPC batch to the upstream. More are sent in concurrent batches.
     #[arg(long, env = "PRESIM_UPSTREAM_BATCH", value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub upstream_batch: u32,
-    /// Batches that may be under way to the upstream at once.
+    /// Maximum concurrent batches to the upstream.
     #[arg(long, env = "PRESIM_UPSTREAM_CONCURRENCY", value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub upstream_concurrency: u32,
-    /// Megabytes of the upstream's answers that are being read or not used yet, all together and decompressed. Beyond the bound,
+    /// Memory for decompressed answers of the upstream that are being read or not yet used, in megabytes. Beyond it,
     /// answers are cut off and their requests fail.
     #[arg(long, env = "PRESIM_UPSTREAM_ANSWERS_MB", value_name = "MB", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=1 << 16))]
     pub upstream_answers_mb: u32,
-    /// Rounds in which a request may miss state and run again. After them it is rejected (-32603).
+    /// Maximum rounds in which a request misses state and runs again. Then it is rejected (-32603).
     #[arg(long, env = "PRESIM_UPSTREAM_ROUNDS", value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub upstream_rounds: u32,
-    /// Milliseconds for executing a new block, fetching included. A block that takes longer is published all the same,
-    /// but the known state is dropped and fetched anew.
+    /// Milliseconds for executing a new block, fetching included; 0 executes none. A block that takes longer is
+    /// published without being executed, and the cached state that it may have changed is fetched again.
     #[arg(long, env = "PRESIM_UPSTREAM_EXECUTE_MS", value_name = "MS", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(0..=600_000))]
     pub upstream_execute_ms: u64,
-    /// Blocks behind the one that is being executed whose state is fetched in advance, while that one waits for state.
+    /// Number of blocks after the one being executed whose state is fetched in advance, while that one waits for state.
     #[arg(long, env = "PRESIM_UPSTREAM_LOOKAHEAD", value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u32).range(0..=64))]
     pub upstream_lookahead: u32,
-    /// Milliseconds for which an announced block, or the receipts of one that is not executed here, may be missing at
-    /// the upstream. Until then the logs of later blocks wait for its logs. `/health` names such blocks.
+    /// Milliseconds for which an announced block, or the receipts of one that is not executed here, may be missing
+    /// upstream. Until then, logs of later blocks wait for its logs. `/health` names such blocks.
     #[arg(long, env = "PRESIM_UPSTREAM_LATE_MS", value_name = "MS", default_value_t = 30_000, value_parser = clap::value_parser!(u64).range(0..=3_600_000))]
     pub upstream_late_ms: u64,
-    /// Megabytes of logs of later blocks that wait for the logs of a block whose receipts the upstream does not have yet.
+    /// Memory for the logs of later blocks that wait for a block whose receipts the upstream does not have yet, in
+    /// megabytes.
     #[arg(long, env = "PRESIM_UPSTREAM_LATE_MB", value_name = "MB", default_value_t = 64, value_parser = clap::value_parser!(u32).range(0..=1 << 20))]
     pub upstream_late_mb: u32,
-    /// Seconds between two polls of the upstream's `eth_config`. Polling stops at a fork that presim does not know.
+    /// Interval of polling the upstream's `eth_config`, in seconds. Polling stops at a fork that presim does not know.
     #[arg(long, env = "PRESIM_UPSTREAM_FORKS_S", value_name = "S", default_value_t = 3_600, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub upstream_forks_s: u32,
-    /// Methods that presim does not have and that go to the upstream, separated by commas; a name may end in `*`. List reads
-    /// only.
+    /// Methods that presim does not have and passes to the upstream, separated by commas. A name may end in `*`. List
+    /// only methods that read.
     #[arg(long, env = "PRESIM_FORWARD", value_name = "NAMES", value_delimiter = ',', default_value = "optimism_*,base_meter*,base_transactionStatus", value_parser = parse_forwarded)]
     pub forward: Vec<String>,
-    /// Addresses of native contracts that the chain's nodes have and presim does not, separated by commas, beside those that
-    /// presim knows. A run that reaches one goes to the upstream.
+    /// Addresses of native contracts that the chain's nodes have and presim does not, separated by commas, in addition
+    /// to those that presim knows. The upstream answers a request that calls one.
     #[arg(long, env = "PRESIM_NATIVE", value_name = "ADDRESSES", value_delimiter = ',')]
     pub native: Vec<Address>,
-    /// Milliseconds that the newest sub-block may lag behind its arrival. Beyond the bound, `pending` is canonical until the
-    /// next block begins. 0 sets no bound: `pending` is the newest sub-block that is executed, however late it is.
+    /// Maximum lag of the newest sub-block behind its arrival, in milliseconds. Beyond it, `pending` is the canonical
+    /// head until the next block begins. 0 sets no bound: `pending` is the newest executed sub-block, however late it
+    /// is.
     #[arg(long, env = "PRESIM_MAX_LAG_MS", value_name = "MS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=600_000))]
     pub max_lag_ms: u64,
-    /// Milliseconds without a sub-block after which `pending` is canonical until the next block begins.
+    /// Milliseconds without a sub-block after which `pending` is the canonical head until the next block begins.
     #[arg(long, env = "PRESIM_FLASHBLOCKS_SILENT_MS", value_name = "MS", default_value_t = 2_000, value_parser = clap::value_parser!(u64).range(100..=600_000))]
     pub flashblocks_silent_ms: u64,
-    /// Milliseconds without a message after which the Flashblocks connection counts as lost.
+    /// Milliseconds without a message after which the Flashblocks connection is considered lost.
     #[arg(long, env = "PRESIM_FLASHBLOCKS_IDLE_MS", value_name = "MS", default_value_t = 5_000, value_parser = clap::value_parser!(u64).range(100..=600_000))]
     pub flashblocks_idle_ms: u64,
-    /// Pre-confirmed blocks that may be ahead of the upstream's newest. Beyond the bound, `pending` is canonical again. The
-    /// default is as many as the chain has in 32 seconds, and at least 16.
+    /// Maximum pre-confirmed blocks ahead of the upstream's newest. Beyond it, `pending` is the canonical head. The
+    /// default is the number of blocks that the chain has in 32 seconds, and at least 16.
     #[arg(long, env = "PRESIM_FLASHBLOCKS_AHEAD", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
     pub flashblocks_ahead: Option<u32>,
-    /// Bytes of one Flashblock after decompression.
+    /// Maximum size of a Flashblock in bytes, decompressed.
     #[arg(long, env = "PRESIM_FLASHBLOCKS_MAX_BYTES", value_name = "BYTES", default_value_t = 32 << 20, value_parser = clap::value_parser!(u32).range(1_024..))]
     pub flashblocks_max_bytes: u32,
 }

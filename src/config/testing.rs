@@ -20,13 +20,14 @@ const GREATEST_GAS_LIMIT: u64 = i64::MAX as u64;
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Testing")]
 pub struct TestChainConfig {
-    /// With --testing: build the chain on a block of this node's chain, as `presim fork URL` does. State is fetched as it is needed.
+    /// With --testing: build the chain on a block of this node's chain, as `presim fork URL` does. State is fetched
+    /// when it is needed.
     #[arg(long, visible_alias = "rpc-url", env = "PRESIM_FORK_URL", hide_env_values = true, value_name = "URL", value_parser = SecretParser(parse_endpoint))]
     pub fork_url: Option<Endpoint>,
-    /// With --fork-url: the number of the block. The default is the newest.
+    /// With --fork-url: number of the block to fork from. The default is the newest.
     #[arg(long, env = "PRESIM_FORK_BLOCK_NUMBER", value_name = "N", requires = "fork_url")]
     pub fork_block_number: Option<u64>,
-    /// With --testing: begin with the trading world of the built-in devnet.
+    /// With --testing: start with the trading world of the built-in devnet.
     #[arg(long, env = "PRESIM_WORLD", conflicts_with_all = ["genesis", "fork_url", "accounts", "balance", "mnemonic"])]
     pub world: bool,
     /// With --testing: accounts that have ether, and that the node signs for.

@@ -96,7 +96,7 @@ impl Beginnings {
     /// Creates a cache of at most `bytes`; none if that is 0.
     pub fn new(bytes: usize, metrics: &Metrics) -> Self {
         let known = (bytes > 0).then(|| Cache::with_weighter(bytes / Self::USUAL, bytes as u64, BeginningWeight));
-        let help = "Simulations whose beginnings were not run again.";
+        let help = "Simulations that reused a shared beginning.";
         let shared = metrics.counter("presim_shared_beginnings_total", help);
         Self { known, hasher: DefaultHashBuilder::default(), shared }
     }

@@ -1,4 +1,4 @@
-//! Searches: one bundle with fields that vary, and the values that serve an objective best.
+//! Searches: one bundle with fields that vary, and the values that optimise an objective.
 
 mod values;
 

@@ -89,8 +89,8 @@ pub fn show_remote(metrics: &Metrics, snapshots: Arc<Snapshots>) -> impl Future<
         let help = "Reads of the upstream's state, by whether it was known.";
         metrics.counter_with("presim_upstream_reads_total", help, &[("found", found)])
     };
-    let entries = metrics.gauge("presim_upstream_cache_entries", "Accounts and slots of the upstream.");
-    let bytes = metrics.gauge("presim_upstream_cache_bytes", "Bytes that they take.");
+    let entries = metrics.gauge("presim_upstream_cache_entries", "Cached accounts and slots of the upstream.");
+    let bytes = metrics.gauge("presim_upstream_cache_bytes", "Memory of the cached accounts and slots, in bytes.");
     let (hits, misses) = (reads("yes"), reads("no"));
     let help = "Cache evictions of accounts and slots.";
     let evicted = metrics.counter("presim_upstream_cache_evicted_total", help);

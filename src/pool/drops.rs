@@ -52,7 +52,7 @@ impl PoolDrops {
         Self(DropReason::ALL.map(|reason| {
             metrics.counter_with(
                 "presim_dropped_total",
-                "Transactions that this node has acknowledged, and that were dropped without being mined, by reason.",
+                "Acknowledged transactions that were dropped without being mined, by reason.",
                 &[("reason", reason.as_str())],
             )
         }))

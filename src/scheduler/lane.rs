@@ -174,7 +174,7 @@ impl Lane {
             backlog_since: AtomicU64::new(0),
             is_closed: AtomicBool::new(false),
             rejected: metrics.counter_with(
-                "presim_queue_refused_total",
+                "presim_queue_rejected_total",
                 "Requests rejected because their lane was full or overloaded.",
                 &labels,
             ),

@@ -1,4 +1,4 @@
-//! Searches: one bundle with fields that vary, and the variants that serve an objective best.
+//! Searches: one bundle with fields that vary, and the variants that optimise an objective.
 //!
 //! [`search_whole`] runs a search in one run and records what it reads, as standing bundles need it. A [`Searcher`] runs
 //! one in parts: a beginning that runs once, then the variants side by side on the workers, then the best one with its

@@ -61,7 +61,7 @@ impl Feed {
                 "Divergences from the builder's data, or on a replica from the leader's.",
             ),
             publish_seconds: metrics
-                .histogram(PUBLISH_SECONDS, "From taking a sub-block to its snapshot being published."),
+                .histogram(PUBLISH_SECONDS, "Time from taking a sub-block to publishing its snapshot."),
             metrics: metrics.clone(),
             sinks,
             uncommitted: None,
@@ -247,7 +247,7 @@ impl StateFeed {
             age: metrics.gauge("presim_snapshot_age_seconds", "Age of the newest snapshot."),
             lag: metrics.gauge(
                 "presim_feed_lag_seconds",
-                "Time since the oldest sub-block or block that is not applied yet arrived; 0 where the feed is not late."),
+                "Time since the arrival of the oldest sub-block or block that is not applied yet; 0 if the feed is not late."),
             waiting: metrics.gauge(
                 "presim_feed_lag_sub_blocks",
                 "Sub-blocks, or blocks without pre-confirmations, that wait while the feed is late."),
@@ -255,7 +255,7 @@ impl StateFeed {
             block_time: metrics.gauge(
                 "presim_head_timestamp_seconds",
                 "Timestamp of the newest sealed block, in Unix seconds."),
-            pooled: metrics.gauge("presim_pool_transactions", "Transactions that wait to be mined."),
+            pooled: metrics.gauge("presim_pool_transactions", "Transactions waiting to be mined."),
             has_failed: false,
             source: Some((source, feed)),
             snapshots,

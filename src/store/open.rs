@@ -161,8 +161,10 @@ impl Store {
                 guarded.let_through()
             }),
             failure: failure.clone(),
-            seconds: metrics
-                .histogram("presim_store_commit_seconds", "From the first write of a group to the end of its commit."),
+            seconds: metrics.histogram(
+                "presim_store_commit_seconds",
+                "Time from the first write of a group to the end of its commit.",
+            ),
         };
         let runner =
             runner(writer).map_err(|error| StoreError::Open { path: path.to_owned(), problem: error.to_string() })?;

@@ -90,7 +90,7 @@ impl Fetcher {
         config: FetcherConfig,
         metrics: &Metrics,
     ) -> Self {
-        let waves = metrics.counter("presim_upstream_waves_total", "Waves of state that were fetched.");
+        let waves = metrics.counter("presim_upstream_waves_total", "Waves of fetched state.");
         Self {
             upstream: upstream.into().into(),
             fleet: OnceLock::new(),

@@ -125,7 +125,7 @@ impl<B: Bundle, L: Listener<B>> WatchList<B, L> {
             permits: Semaphore::new(workers),
             long_permits: Semaphore::new(long),
             most_long: long,
-            standing: metrics.gauge("presim_standing_bundles", "Bundles that stand."),
+            standing: metrics.gauge("presim_standing_bundles", "Standing bundles."),
             runs: metrics.counter("presim_standing_runs_total", "Runs of standing bundles."),
         }
     }

@@ -195,7 +195,7 @@ async fn rejects_past_two_that_wait(node: &TestNode, lane: &str, method: &str, p
     const MORE: usize = 40;
     let rejected = join_all((0..MORE).map(|_| node.error("/", method, params.clone()))).await;
     assert!(rejected.iter().all(|error| error["code"] == -32005), "{rejected:?}");
-    assert_eq!(node.metric("presim_refusal_seconds_count"), MORE as f64);
+    assert_eq!(node.metric("presim_rejection_seconds_count"), MORE as f64);
     assert!(inside.try_join_next().is_none(), "those inside are not answered yet");
     drop(inside);
     waiting(0).await;

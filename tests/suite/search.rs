@@ -1,4 +1,4 @@
-//! `presim_search`: the values of a bundle that serve an objective best.
+//! `presim_search`: the values of a bundle that optimise an objective.
 
 use std::time::{Duration, Instant};
 

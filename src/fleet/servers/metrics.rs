@@ -47,7 +47,7 @@ impl FleetMetrics {
                 "Times that the node began to lead its fleet."),
             behind: metrics.gauge(
                 "presim_fleet_behind_messages",
-                "Changes of the leader's epoch that the node does not have yet, by the leader's last beat."),
+                "Changes of the leader's epoch that the node has not read yet, as of the leader's last heartbeat."),
             image_age: metrics.gauge(
                 "presim_fleet_image_age_seconds",
                 "Age of the state in the fleet's newest image, on the node that leads; 0 on others."),

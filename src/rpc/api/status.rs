@@ -333,7 +333,7 @@ impl LoadReading {
             }
             "presim_queue_depth" => self.lane(sample, |lane| lane.waiting = count),
             "presim_jobs_running" => self.lane(sample, |lane| lane.running = count),
-            "presim_queue_refused_total" => self.lane(sample, |lane| lane.rejected = count),
+            "presim_queue_rejected_total" => self.lane(sample, |lane| lane.rejected = count),
             "presim_queue_overloaded" => self.lane(sample, |lane| lane.overloaded = count > 0),
             "presim_subscriptions" => self.subscriptions += count,
             "presim_pool_transactions" => self.pool += count,

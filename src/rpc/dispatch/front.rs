@@ -59,11 +59,9 @@ impl Dispatcher {
         let counts = table::ALL.iter().map(|_| Default::default()).collect();
         let unknown = Counted::new(metrics, "unknown", Outcome::Invalid);
         let refusals = Counted {
-            requests: metrics.counter("presim_refusals_total", "Requests refused because a lane was too busy."),
-            seconds: metrics.histogram(
-                "presim_refusal_seconds",
-                "From a request being parsed to its refusal being ready to be written.",
-            ),
+            requests: metrics.counter("presim_rejections_total", "Requests rejected because a lane was too busy."),
+            seconds: metrics
+                .histogram("presim_rejection_seconds", "Time from a parsed request to its written rejection."),
         };
         Self {
             services: Services {
@@ -154,7 +152,7 @@ impl Counted {
             requests: metrics.counter_with("presim_requests_total", "Requests answered.", &labels),
             seconds: metrics.histogram_with(
                 "presim_request_seconds",
-                "From a request's arrival to its answer.",
+                "Time from a request's arrival to its answer.",
                 &labels,
             ),
         }

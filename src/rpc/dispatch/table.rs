@@ -40,7 +40,7 @@ pub const ALL: &[MethodRoute] = &numbered([
     MethodRoute::run::<simulate::SimulateV1>("eth_simulateV1", InlineThen(Bundle)),
     MethodRoute::run::<simulate::Simulate>("presim_simulate", InlineThen(Bundle)),
     MethodRoute::serve::<search::request::Search>("presim_search", On(Bundle)),
-    // Bundles that stand.
+    // Standing bundles.
     MethodRoute::serve::<watch::request::Begin>("presim_watch", On(Bundle)),
     MethodRoute::serve::<watch::request::Rewatch>("presim_rewatch", Inline),
     MethodRoute::serve::<watch::request::Results>("presim_results", Inline),

@@ -135,10 +135,10 @@ impl Subscriptions {
             list: Mutex::default(),
             most,
             memory,
-            open: metrics.gauge("presim_subscriptions", "Subscriptions that are open."),
+            open: metrics.gauge("presim_subscriptions", "Open subscriptions."),
             dropped: metrics.counter(
                 "presim_subscribers_dropped_total",
-                "Connections closed because they did not take their notifications.",
+                "Connections closed because their peer read notifications too slowly.",
             ),
             moved: Notify::new(),
         }

@@ -84,7 +84,7 @@ impl Live {
             reorgs: feed.metrics.counter("presim_reorgs_total", "Times that the upstream took another branch."),
             restarts: feed.metrics.counter(
                 "presim_source_restarts_total",
-                "Times that the source of an upstream's chain was started again after a fault in it.",
+                "Restarts of the source of an upstream's chain after a fault.",
             ),
             counts: PreConfirmedCounts::new(&feed.metrics),
             chain: LiveChain { spec: Arc::new(spec), upstream, fetcher, limits },

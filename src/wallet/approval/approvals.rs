@@ -133,9 +133,9 @@ enum Decision {
 impl Approvals {
     /// Creates approvals for at most `most` batches of each client at once, each of which waits for at most `timeout`.
     pub fn new(most: usize, timeout: Duration, metrics: &Metrics) -> Self {
-        let help = "Ids of withdrawn batches that no other batch gets yet.";
+        let help = "Reserved ids of withdrawn batches.";
         let gauges = ApprovalGauges {
-            waiting: metrics.gauge("presim_wallet_waiting", "Batches that wait for approval."),
+            waiting: metrics.gauge("presim_wallet_waiting", "Batches waiting for approval."),
             withdrawn: metrics.gauge("presim_wallet_withdrawn_ids", help),
         };
         Self {

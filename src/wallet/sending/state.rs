@@ -120,7 +120,7 @@ impl Sending {
         metrics: &Metrics,
     ) -> Self {
         let counter = |outcome, help| metrics.counter_with("presim_wallet_sent_total", help, &[("outcome", outcome)]);
-        let help = "Transactions of the wallet that were sent to the upstream, each time that they were.";
+        let help = "Sends of the wallet's transactions to the upstream, repeated ones included.";
         let fate = |fate| {
             let help = "Transactions of the wallet whose fate on the upstream's chain is final.";
             metrics.counter_with("presim_wallet_settled_total", help, &[("fate", fate)])

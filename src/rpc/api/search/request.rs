@@ -49,7 +49,7 @@ pub struct ResultForm {
     pub errors: CustomErrors,
 }
 
-/// Runs a bundle with many values of one field or two, and returns those that serve an objective best.
+/// Runs a bundle with many values of one field or two, and returns those that optimise an objective.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(expecting = "1 or 2 parameters: payload, block")]
 pub struct Search {
