@@ -93,3 +93,44 @@ fn malformed(error: Eip2718Error) -> PoolError {
         other => PoolError::Malformed(other.to_string()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use alloy_consensus::{SignableTransaction, TxEip1559, TxEip4844, TxEip7702};
+    use alloy_eips::eip2718::Encodable2718;
+    use alloy_primitives::Signature;
+    use proptest::{collection::vec, prelude::*};
+
+    use super::*;
+
+    /// Decodes bytes from outside. If they are a transaction, they are its only encoding.
+    fn target(raw: &[u8]) {
+        if let Ok(SentTransaction { tx, sidecar: None, .. }) = SentTransaction::decode(raw) {
+            assert_eq!(tx.encoded_2718(), raw);
+        }
+    }
+
+    fn transactions() -> [TxEnvelope; 4] {
+        let signature = Signature::test_signature();
+        [
+            TxLegacy { chain_id: Some(1), ..TxLegacy::default() }.into_signed(signature).into(),
+            TxEip1559::default().into_signed(signature).into(),
+            TxEip7702::default().into_signed(signature).into(),
+            TxEnvelope::Eip4844(TxEip4844Variant::TxEip4844(TxEip4844::default()).into_signed(signature)),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_from_outside_panic(bytes in vec(any::<u8>(), 0..300), at in 0usize..200, flip in any::<u8>()) {
+            target(&bytes);
+            for mut raw in transactions().map(|tx| tx.encoded_2718()) {
+                let at = at % raw.len();
+                target(&raw[..at]);
+                raw[at] ^= flip;
+                target(&raw);
+                target(&[raw, bytes.clone()].concat());
+            }
+        }
+    }
+}

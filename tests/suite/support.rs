@@ -25,6 +25,8 @@ use tokio_tungstenite::{
     tungstenite::{Error, Message, protocol::CloseFrame},
 };
 
+use crate::watchdog;
+
 /// A test that waits for longer than this hangs. It bounds no work: a busy machine needs far less.
 pub const BOUND: Duration = Duration::from_secs(120);
 
@@ -260,6 +262,7 @@ impl TestNode {
 
 /// Creates an HTTP client. `reqwest::Client::new` panics in a process that has no provider of cryptography yet.
 pub fn http() -> reqwest::Client {
+    watchdog::watch();
     presim::testing::upstream::http_client(HeaderMap::new()).expect("it needs no certificates")
 }
 
