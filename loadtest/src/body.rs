@@ -66,10 +66,6 @@ impl Body {
         self.text.len()
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.text.is_empty()
-    }
-
     /// Returns the body with ids from `first` on, each as [`written`] gives it.
     pub fn with_ids(&self, first: u64) -> Bytes {
         if self.splices.is_empty() {

@@ -69,14 +69,6 @@ impl Progress {
         }
     }
 
-    /// Prints a line that stays.
-    pub fn say(&self, line: &str) {
-        match &self.bar {
-            Some(bar) => bar.println(line),
-            None => eprintln!("{line}"),
-        }
-    }
-
     pub fn end(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();

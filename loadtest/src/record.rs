@@ -72,11 +72,6 @@ impl Hist {
     pub fn quantile(&self, share: f64) -> u64 {
         self.0.value_at_quantile(share).min(self.0.max())
     }
-
-    /// Returns how many values are greater than `value`.
-    pub fn count_above(&self, value: u64) -> u64 {
-        self.0.len() - self.0.count_between(0, value)
-    }
 }
 
 /// The events of one interval of a run.
