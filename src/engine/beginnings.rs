@@ -15,7 +15,7 @@ use super::{
     request::{
         BlockOverrides, CallIndex, Objective, Outputs, RequiredEnd, SimBlock, SimCall, Simulation, SimulationRules,
     },
-    simulate::{Beginning, Simulated, Until},
+    simulate::{Beginning, RunPoint, Simulated},
 };
 use crate::{
     ledger::{Snapshot, StateId},
@@ -136,7 +136,7 @@ impl Beginnings {
             self.shared.increment(1);
         }
         if let Some((end, hash)) = seen {
-            let beginning = engine.begin(snapshot, simulation, from.as_ref().map(|ran| &ran.1), until(end))?;
+            let beginning = engine.begin(snapshot, simulation, from.as_ref().map(|ran| &ran.1), end)?;
             let ran = Arc::new((BeginningKey::of(end, run), beginning));
             // The result of a run on unknown state is not valid.
             if !engine.overlay.has_missed() {
@@ -150,9 +150,9 @@ impl Beginnings {
         }
     }
 
-    /// Returns the beginnings of a simulation, as the calls at which they end and as hashes, the shortest first. A
+    /// Returns the beginnings of a simulation, as the points at which they end and as hashes, the shortest first. A
     /// beginning ends after a call, or before a block.
-    fn hashes(&self, run: RunToBegin<'_>) -> Vec<(CallIndex, u64)> {
+    fn hashes(&self, run: RunToBegin<'_>) -> Vec<(RunPoint, u64)> {
         let RunToBegin { client, state, rules, simulation } = run;
         let blocks = &simulation.blocks;
         let last = blocks.len() - 1;
@@ -167,7 +167,7 @@ impl Beginnings {
             (block.number, &block.fork).hash(&mut hash);
             // Of many blocks without calls, few are ends, because each end costs a look-up.
             if index.is_power_of_two() || index > 0 && index == last {
-                hashes.push((CallIndex { block: index, call: 0 }, hash.finish()));
+                hashes.push((RunPoint { block: index, calls: None }, hash.finish()));
             }
             (index == last, block.time, state.len()).hash(&mut hash);
             for (address, account) in state {
@@ -180,7 +180,7 @@ impl Beginnings {
                     }
                     SimCall::Signed(tx) => tx.tx_hash().hash(&mut hash),
                 }
-                hashes.push((CallIndex { block: index, call: call + 1 }, hash.finish()));
+                hashes.push((RunPoint { block: index, calls: Some(call + 1) }, hash.finish()));
             }
             calls.len().hash(&mut hash);
         }
@@ -192,14 +192,6 @@ impl Beginnings {
     }
 }
 
-/// Returns where the run of a beginning stops that ends at a call.
-const fn until(end: CallIndex) -> Until {
-    match end.call {
-        0 => Until::Overrides(end.block),
-        _ => Until::Call(end),
-    }
-}
-
 impl fmt::Debug for Beginnings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Beginnings").field("known", &self.known.as_ref().map(Cache::len)).finish_non_exhaustive()
@@ -207,16 +199,16 @@ impl fmt::Debug for Beginnings {
 }
 
 impl BeginningKey {
-    fn of(end: CallIndex, run: RunToBegin<'_>) -> Self {
+    fn of(end: RunPoint, run: RunToBegin<'_>) -> Self {
         let simulation = run.simulation;
         let SimBlock { state, block, calls } = &simulation.blocks[end.block];
-        let partial = match end.call {
-            0 => {
+        let partial = match end.calls {
+            None => {
                 // The number and the fork are those of the blocks that fill the gap before it, too.
                 let BlockOverrides { number, fork, .. } = block.clone();
                 SimBlock { block: BlockOverrides { number, fork, ..Default::default() }, ..Default::default() }
             }
-            count => SimBlock { state: state.clone(), block: block.clone(), calls: calls[..count].to_vec() },
+            Some(count) => SimBlock { state: state.clone(), block: block.clone(), calls: calls[..count].to_vec() },
         };
         let mut blocks = Vec::with_capacity(end.block + 1);
         blocks.extend_from_slice(&simulation.blocks[..end.block]);
@@ -236,7 +228,7 @@ impl BeginningKey {
     }
 
     /// Returns whether this is what [`BeginningKey::of`] returns for the same arguments.
-    fn is_of(&self, end: CallIndex, run: RunToBegin<'_>) -> bool {
+    fn is_of(&self, end: RunPoint, run: RunToBegin<'_>) -> bool {
         let simulation = run.simulation;
         let SimBlock { state, block, calls } = &simulation.blocks[end.block];
         let Some((partial, whole)) = self.blocks.split_last() else { return false };
@@ -253,9 +245,9 @@ impl BeginningKey {
             && (self.trace_transfers, self.validation) == (simulation.trace_transfers, simulation.validation)
             && self.is_last == is_last(end, simulation)
             && *whole == simulation.blocks[..end.block]
-            && match end.call {
-                0 => (partial.block.number, &partial.block.fork) == (block.number, &block.fork),
-                count => partial.calls == calls[..count] && partial.block == *block && partial.state == *state,
+            && match end.calls {
+                None => (partial.block.number, &partial.block.fork) == (block.number, &block.fork),
+                Some(count) => partial.calls == calls[..count] && partial.block == *block && partial.state == *state,
             }
     }
 
@@ -266,15 +258,15 @@ impl BeginningKey {
 }
 
 /// Returns whether the block in which a beginning ends is the last, once it has begun.
-const fn is_last(end: CallIndex, simulation: &Simulation) -> bool {
-    end.call > 0 && end.block + 1 == simulation.blocks.len()
+const fn is_last(end: RunPoint, simulation: &Simulation) -> bool {
+    end.calls.is_some() && end.block + 1 == simulation.blocks.len()
 }
 
 /// Returns how the calls before `end` must end, if the simulation says so.
-fn ends(end: CallIndex, simulation: &Simulation) -> Option<impl Iterator<Item = RequiredEnd>> {
+fn ends(end: RunPoint, simulation: &Simulation) -> Option<impl Iterator<Item = RequiredEnd>> {
     let when = simulation.when.as_ref()?;
     let whole = simulation.blocks[..end.block].iter().map(|block| block.calls.len());
-    let lengths = whole.chain([end.call]).enumerate();
+    let lengths = whole.chain([end.calls.unwrap_or_default()]).enumerate();
     let calls = lengths.flat_map(|(block, calls)| (0..calls).map(move |call| CallIndex { block, call }));
     Some(calls.map(|index| when.0.get(&index).copied().unwrap_or(RequiredEnd::Success)))
 }

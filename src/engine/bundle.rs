@@ -118,7 +118,7 @@ fn planned<'a>(
         number,
         time,
         millis: spec.has_base_time(time).then_some(millis.into()),
-        filler: false,
+        asked: Some(0),
         continues,
         header: PlannedHeader::Given(header.into()),
         spec,

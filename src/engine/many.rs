@@ -33,7 +33,7 @@ impl Engine<'_> {
         let header = snapshot.header();
         let (mut number, mut time, mut slot) = (header.number, header.timestamp, header.slot_number);
         let mut rules = self.spec;
-        let plan = bundles.iter().map(|bundle| {
+        let plan = bundles.iter().enumerate().map(|(index, bundle)| {
             let own = &bundle.block;
             let block = BlockOverrides {
                 number: Some(own.number.unwrap_or(number)),
@@ -50,7 +50,7 @@ impl Engine<'_> {
                 number: header.number,
                 time: header.timestamp,
                 millis: None,
-                filler: false,
+                asked: Some(index),
                 continues: None,
                 rules: CallRules::Many(state),
                 header: PlannedHeader::Given(header.into()),

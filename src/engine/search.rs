@@ -11,7 +11,7 @@ use alloy_primitives::{Address, Bytes, I256, U256};
 use super::{
     error::SimulationError,
     request::{CallFees, CallIndex, Objective, Outputs, SimCall, Simulation, StorageOverride},
-    simulate::{CallOutcome, Simulated, Until},
+    simulate::{CallOutcome, RunPoint, Simulated},
 };
 use crate::meter::Stopped;
 
@@ -134,13 +134,12 @@ impl Variant {
 
 impl BundleSearch {
     /// Returns the point up to which all variants are the same.
-    pub fn beginning(&self) -> Until {
+    pub fn beginning(&self) -> RunPoint {
         let point = |target: &VariedTarget| match *target {
-            VariedTarget::Call(index, _) => ((index.block, 1, index.call), Until::Call(index)),
-            VariedTarget::Slot { block, .. } => ((block, 0, 0), Until::Overrides(block)),
+            VariedTarget::Call(CallIndex { block, call }, _) => RunPoint { block, calls: Some(call) },
+            VariedTarget::Slot { block, .. } => RunPoint { block, calls: None },
         };
-        let first = self.targets.iter().map(point).min_by_key(|(order, _)| *order);
-        first.map_or(Until::Overrides(0), |(_, until)| until)
+        self.targets.iter().map(point).min().unwrap_or_default()
     }
 
     /// Returns the bundle as variants run: with what decides their rank, and no other output.

@@ -19,7 +19,7 @@ pub(super) use simulator::BlocksToRun;
 
 pub use context::{BlockContext, ContextChange};
 pub use outputs::{AccountDiff, Asset, CoinbaseIncome, NetChange, TokenInfo, ValueChange};
-pub use progress::{Beginning, Until};
+pub use progress::{Beginning, RunPoint};
 pub use results::{BlockListing, CallOutcome, CallResult, Simulated, SimulatedBlock, SimulatedTx};
 
 use alloy_consensus::Header;
@@ -58,9 +58,8 @@ impl Engine<'_> {
         Ok(state.end(self.rules, simulation))
     }
 
-    /// Runs the beginning of `simulation`, from a shorter beginning if there is one, up to the call at `until`, or up to
-    /// the overrides of its block. Returns what [`Engine::resume`] continues from. If the bundle breaks before, this is
-    /// its end.
+    /// Runs the beginning of `simulation`, from a shorter beginning if there is one, up to `until`. Returns what
+    /// [`Engine::resume`] continues from. If the bundle breaks before, this is its end.
     ///
     /// # Errors
     ///
@@ -70,14 +69,8 @@ impl Engine<'_> {
         snapshot: &Snapshot,
         simulation: &Simulation,
         from: Option<&Beginning>,
-        until: Until,
+        until: RunPoint,
     ) -> Result<Beginning, SimulationError> {
-        if let Some(from) = from {
-            if from.progress.dropped.is_some() {
-                return Ok(from.clone());
-            }
-            self.overlay.restore(&from.overlay);
-        }
         let progress = self.simulate_from(snapshot, simulation, from, Some(until))?;
         Ok(Beginning { overlay: self.overlay.save(), progress })
     }
@@ -94,10 +87,6 @@ impl Engine<'_> {
         simulation: &Simulation,
         beginning: &Beginning,
     ) -> Result<Simulated, SimulationError> {
-        self.overlay.restore(&beginning.overlay);
-        if beginning.progress.dropped.is_some() {
-            return Ok(beginning.progress.clone().end(self.rules, simulation));
-        }
         let state = self.simulate_from(snapshot, simulation, Some(beginning), None)?;
         Ok(state.end(self.rules, simulation))
     }
@@ -127,8 +116,14 @@ impl Engine<'_> {
         snapshot: &Snapshot,
         simulation: &Simulation,
         from: Option<&Beginning>,
-        until: Option<Until>,
+        until: Option<RunPoint>,
     ) -> Result<RunProgress, SimulationError> {
+        if let Some(Beginning { overlay, progress }) = from {
+            self.overlay.restore(overlay);
+            if progress.dropped.is_some() {
+                return Ok(progress.clone());
+            }
+        }
         let plan = plan(self.spec, snapshot, simulation, self.rules);
         note_plan(self.spec, simulation, plan.as_deref().ok(), self.overlay);
         let outputs = simulation.outputs;
@@ -163,10 +158,12 @@ impl Engine<'_> {
             simulation,
             tracers,
             state,
+            until,
+            last: plan.len().saturating_sub(1),
             parent: &snapshot.head.header,
             roots: snapshot.world.local().filter(|_| rules.state_roots).map(StateRoots::of),
         };
-        let ran = simulator.blocks(plan, until);
+        let ran = simulator.blocks(plan);
         let Simulator { evm, state, .. } = simulator;
         let overlay = evm.finish();
         // The causes of an error are read, too.

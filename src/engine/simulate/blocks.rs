@@ -10,8 +10,8 @@ use revm::database::DatabaseCommitExt;
 use super::{
     calls::{BlockCalls, BlockRun},
     outputs::{AssetRecord, CoinbaseIncome, ValueChange, difference},
-    plan::{BlockPosition, CallRules, PlannedBlock},
-    progress::{RunProgress, Until},
+    plan::{CallRules, PlannedBlock},
+    progress::{RunPoint, RunProgress},
     questions::measure,
     results::SimulatedBlock,
     simulator::{BlockEnd, Simulator},
@@ -29,60 +29,40 @@ use crate::{
 };
 
 impl<F: FamilyEvm> Simulator<'_, F> {
-    /// Runs the blocks, up to `until`.
-    pub(super) fn blocks(
-        &mut self,
-        plan: Vec<PlannedBlock<'_>>,
-        until: Option<Until>,
-    ) -> Result<BlockEnd, SimulationError> {
-        let last = plan.len().saturating_sub(1);
+    /// Runs the blocks, up to `self.until`.
+    pub(super) fn blocks(&mut self, plan: Vec<PlannedBlock<'_>>) -> Result<BlockEnd, SimulationError> {
+        let is_at = |point: RunPoint, planned: &PlannedBlock<'_>| planned.asked == Some(point.block);
         // The tries after a block are not saved, so where roots are computed, only the first block's beginning is shared.
-        let begins_later = |until: &Until| {
-            let mut asked = plan.iter().enumerate().filter(|(_, planned)| !planned.filler);
-            asked.nth(until.block()).is_some_and(|(index, _)| index > 0)
-        };
-        if self.roots.is_some() && until.as_ref().is_some_and(begins_later) {
+        let ends_later = |until| plan.iter().skip(1).any(|planned| is_at(until, planned));
+        if self.roots.is_some() && self.until.is_some_and(ends_later) {
             return Ok(BlockEnd::Paused);
         }
-        let mut asked = plan.iter().take(self.state.index).filter(|planned| !planned.filler).count();
         for (index, planned) in plan.into_iter().enumerate().skip(self.state.index) {
-            let position = BlockPosition { asked, is_first: index == 0, is_last: index == last };
-            asked += usize::from(!planned.filler);
             self.state.index = index;
-            let end = until.filter(|until| until.block() == position.asked && !planned.filler);
-            if end == Some(Until::Overrides(position.asked)) {
+            if self.until.is_some_and(|until| until.calls.is_none() && is_at(until, &planned)) {
                 return Ok(BlockEnd::Paused);
             }
-            let ran = self.block(&planned, position, end);
+            let ran = self.block(&planned);
             let RunProgress { reads, blocks, .. } = &mut self.state;
-            let ended = blocks.last().filter(|_| matches!(ran, Ok(BlockEnd::Done | BlockEnd::Broken(_))));
-            reads.note_block::<F>(&planned, position, self.simulation, ended, self.evm.db_mut());
+            let ended = blocks.last().filter(|_| matches!(ran, Ok(BlockEnd::Done | BlockEnd::Broken)));
+            reads.note_block::<F>(&planned, index == 0, self.simulation, ended, self.evm.db_mut());
             match ran? {
                 BlockEnd::Done => {}
-                BlockEnd::Paused => return Ok(BlockEnd::Paused),
-                BlockEnd::Broken(call) => {
-                    self.state.dropped = Some(CallIndex { block: position.asked, call });
-                    return Ok(BlockEnd::Broken(call));
-                }
+                end => return Ok(end),
             }
         }
         Ok(BlockEnd::Done)
     }
 
-    /// Runs a block, or what is left of it, up to `until`.
-    fn block(
-        &mut self,
-        planned: &PlannedBlock<'_>,
-        position: BlockPosition,
-        until: Option<Until>,
-    ) -> Result<BlockEnd, SimulationError> {
+    /// Runs a block, or what is left of it, up to `self.until`.
+    fn block(&mut self, planned: &PlannedBlock<'_>) -> Result<BlockEnd, SimulationError> {
         self.overlay().meter.between_calls()?;
         // The snapshot knows the hashes of the blocks before the first simulated one.
         if let Some(simulated) = self.state.parent.as_ref().filter(|_| self.state.run.is_none()) {
             self.evm.db_mut().push_hash(simulated.number, simulated.hash());
         }
         let mut header = self.header(planned);
-        let ran = self.run(planned, &header, position, until);
+        let ran = self.run(planned, &header);
         let (mut ran, end) = ran.map_err(|error| {
             // If the meter stopped the run, that is the reason, whatever the EVM's error says.
             self.overlay().meter.stopped().map_or(error, SimulationError::from)
@@ -104,7 +84,7 @@ impl<F: FamilyEvm> Simulator<'_, F> {
         };
         let diff = ran.diff.map(|diff| diff.finish(gets_fees));
         self.state.blocks.push(SimulatedBlock {
-            filler: planned.filler,
+            filler: planned.asked.is_none(),
             fork: planned.fork_name(),
             base_fee: header.base_fee_per_gas.unwrap_or_default(),
             fee_recipient: header.beneficiary,
@@ -131,13 +111,9 @@ impl<F: FamilyEvm> Simulator<'_, F> {
         }
     }
 
-    fn run(
-        &mut self,
-        planned: &PlannedBlock<'_>,
-        header: &Header,
-        position: BlockPosition,
-        until: Option<Until>,
-    ) -> Result<(BlockRun, BlockEnd), SimulationError> {
+    fn run(&mut self, planned: &PlannedBlock<'_>, header: &Header) -> Result<(BlockRun, BlockEnd), SimulationError> {
+        let (is_first, is_last) = (self.state.index == 0, self.state.index == self.last);
+        let until = self.until.filter(|until| planned.asked == Some(until.block));
         let Simulation { outputs, validation, ref when, objective, .. } = *self.simulation;
         let mut env = F::env(planned.spec, header);
         let strict = env.cfg_env.clone();
@@ -153,13 +129,13 @@ impl<F: FamilyEvm> Simulator<'_, F> {
         };
         let is_whole = first_state.is_none();
         let (state, fork) = (first_state.unwrap_or(&planned.block.state), env.cfg_env.spec);
-        let precompiles = match begun.is_none() && (is_whole || position.is_first) {
+        let precompiles = match begun.is_none() && (is_whole || is_first) {
             true => overrides::apply(state, self.evm.db_mut(), self.codes, planned.spec, fork)?,
             false => overrides::precompiles(state, planned.spec, fork)?,
         };
         // The block's hash is needed where it is shown, and where a later block follows from it; the access list's accesses
         // are recorded with what the hash needs.
-        let lists = is_whole && (outputs.intersects(Outputs::HEADER | Outputs::BLOCK_ACCESS_LIST) || !position.is_last);
+        let lists = is_whole && (outputs.intersects(Outputs::HEADER | Outputs::BLOCK_ACCESS_LIST) || !is_last);
         // A simulation's calls have the gas that the block being built has left, and count theirs alone.
         let used_before = planned.continues.map_or_else(BlockGas::default, |open| open.gas);
         let (taken, used_before) = match planned.rules {
@@ -206,17 +182,18 @@ impl<F: FamilyEvm> Simulator<'_, F> {
                 evm.db_mut().set_slot(BASE_TIME, BASE_TIME_SLOT, U256::from(millis));
             }
         }
-        if let Some(objective) = objective.filter(|_| is_new && position.asked == 0 && !planned.filler) {
+        if let Some(objective) = objective.filter(|_| is_new && planned.asked == Some(0)) {
             self.state.before = measure(objective, evm)?;
         }
 
         for (index, call) in planned.block.calls.iter().enumerate().skip(ran.calls.len()) {
-            let at = CallIndex { block: position.asked, call: index };
-            if until == Some(Until::Call(at)) {
+            if until.is_some_and(|until| until.calls == Some(index)) {
                 return Ok((ran, BlockEnd::Paused));
             }
             evm.db_mut().meter.between_calls()?;
             evm.db_mut().next_access_index();
+            // A block that fills a gap has no calls.
+            let at = CallIndex { block: planned.asked.unwrap_or_default(), call: index };
             self.state.at = Some(at);
             let tracer = self.tracers.first();
             if self.tracers.len() > 1 {
@@ -225,11 +202,12 @@ impl<F: FamilyEvm> Simulator<'_, F> {
             let RunProgress { gas_left, traces, .. } = &mut self.state;
             let done = calls.run(call, evm, &mut ran, gas_left, (tracer, traces))?;
             if when.as_ref().is_some_and(|when| !when.allow(at, done)) {
-                return Ok((ran, BlockEnd::Broken(index)));
+                self.state.dropped = Some(at);
+                return Ok((ran, BlockEnd::Broken));
             }
         }
         self.state.at = None;
-        if matches!(until, Some(Until::Call(_))) {
+        if until.is_some() {
             return Ok((ran, BlockEnd::Paused));
         }
         if !is_whole {
@@ -243,11 +221,11 @@ impl<F: FamilyEvm> Simulator<'_, F> {
             }
             ran.coinbase = Some(income);
         }
-        if let Some(objective) = objective.filter(|objective| position.is_last && *objective != Objective::Coinbase) {
+        if let Some(objective) = objective.filter(|objective| is_last && *objective != Objective::Coinbase) {
             self.state.gained = difference(self.state.before, measure(objective, evm)?);
         }
         ran.add_wrapped(planned.spec.wrapper(), evm);
-        if position.is_last && outputs.contains(Outputs::ASSETS) {
+        if is_last && outputs.contains(Outputs::ASSETS) {
             self.state.tokens = ran.ask_tokens(evm);
         }
 

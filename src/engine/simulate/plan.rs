@@ -22,7 +22,8 @@ pub(in crate::engine) struct PlannedBlock<'a> {
     pub time: u64,
     /// The milliseconds beyond it, if the chain's blocks tell them.
     pub millis: Option<u64>,
-    pub filler: bool,
+    /// The block's index in the request. `None` if it fills a gap.
+    pub asked: Option<usize>,
     /// The block being built, if this block continues it.
     pub continues: Option<&'a OpenBlock>,
     pub header: PlannedHeader,
@@ -82,15 +83,6 @@ impl PlannedBlock<'_> {
     }
 }
 
-/// The position of a block in its simulation.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::engine) struct BlockPosition {
-    /// The block's index among those that the request asks for.
-    pub asked: usize,
-    pub is_first: bool,
-    pub is_last: bool,
-}
-
 /// Returns the blocks with their numbers and times, and with fillers in the gaps.
 pub(super) fn plan<'a>(
     spec: &'a ChainSpec,
@@ -108,7 +100,7 @@ pub(super) fn plan<'a>(
     // Each block inherits these values from the previous one.
     let mut last = (base.gas_limit, base.beneficiary, base.difficulty);
 
-    let mut push = |block: Cow<'a, SimBlock>, spec: &'a ChainSpec, number: u64, time: Duration, filler: bool| {
+    let mut push = |block: Cow<'a, SimBlock>, spec: &'a ChainSpec, number: u64, time: Duration, asked| {
         let continues = open.filter(|open| open.header.number == number);
         let (gas_limit, fee_recipient, difficulty) =
             continues.map_or(last, |open| (open.header.gas_limit, open.header.beneficiary, open.header.difficulty));
@@ -129,7 +121,7 @@ pub(super) fn plan<'a>(
             number,
             time: time.as_secs(),
             millis: spec.has_base_time(time.as_secs()).then(|| time.subsec_millis().into()),
-            filler,
+            asked,
             continues,
             header: PlannedHeader::Next { attributes, difficulty },
             spec,
@@ -144,7 +136,7 @@ pub(super) fn plan<'a>(
     };
 
     let mut ruled = spec;
-    for block in &simulation.blocks {
+    for (index, block) in simulation.blocks.iter().enumerate() {
         ruled = block.block.fork.as_ref().map_or(Ok(ruled), |_| block.block.rules(spec))?;
         if spec.family() == Family::OpStack && block.block.withdrawals.as_ref().is_some_and(|list| !list.is_empty()) {
             return Err(SimulationError::Params(
@@ -162,7 +154,7 @@ pub(super) fn plan<'a>(
         }
         for gap in number + 1..wanted {
             time = default_time(gap, time);
-            push(Cow::Owned(SimBlock::default()), ruled, gap, time, true);
+            push(Cow::Owned(SimBlock::default()), ruled, gap, time, None);
         }
         let next = default_time(wanted, time);
         let wanted_time = match asked_time {
@@ -177,7 +169,7 @@ pub(super) fn plan<'a>(
             return Err(SimulationError::BlockTime { time: seconds, previous });
         }
         (number, time) = (wanted, wanted_time);
-        push(Cow::Borrowed(block), ruled, number, time, false);
+        push(Cow::Borrowed(block), ruled, number, time, Some(index));
     }
     Ok(planned)
 }

@@ -17,22 +17,13 @@ use crate::{
     state::SavedOverlay,
 };
 
-/// The point up to which a simulation's beginning runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Until {
-    /// Up to a block, without its overrides. The block is named by its index in the request.
-    Overrides(usize),
-    /// Up to a call.
-    Call(CallIndex),
-}
-
-impl Until {
-    pub(super) const fn block(self) -> usize {
-        match self {
-            Self::Overrides(block) => block,
-            Self::Call(index) => index.block,
-        }
-    }
+/// A point in the run of a simulation, at which a beginning of it ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RunPoint {
+    /// The block, by its index in the request.
+    pub block: usize,
+    /// The number of calls of the block that run before this point. `None` if its overrides do not, either.
+    pub calls: Option<usize>,
 }
 
 /// The beginning of a simulation, which several simulations continue.

@@ -6,11 +6,7 @@ use alloy_eips::{
 };
 use alloy_primitives::Address;
 
-use super::{
-    outputs::AccountDiff,
-    plan::{BlockPosition, PlannedBlock},
-    results::SimulatedBlock,
-};
+use super::{outputs::AccountDiff, plan::PlannedBlock, results::SimulatedBlock};
 use crate::{
     chain::{BASE_TIME, ChainSpec},
     engine::{
@@ -71,7 +67,7 @@ impl RunReads {
     pub fn note_block<F: FamilyEvm>(
         &mut self,
         planned: &PlannedBlock<'_>,
-        position: BlockPosition,
+        is_first: bool,
         simulation: &Simulation,
         ended: Option<&SimulatedBlock>,
         overlay: &mut Overlay,
@@ -97,7 +93,7 @@ impl RunReads {
         }
         let fees = BlockReads::BASE_FEE | BlockReads::BLOB_BASE_FEE;
         if read.intersects(fees) {
-            if !position.is_first {
+            if !is_first {
                 // The fees follow from the header of the block before, and from the gas of the block that it continues.
                 read |= BlockReads::NUMBER | BlockReads::TIMESTAMP | BlockReads::GAS_LIMIT | BlockReads::HEADER | fees;
                 read |= BlockReads::GAS_LEFT;
@@ -112,8 +108,8 @@ impl RunReads {
         if self.begun && BEFORE_CALLS.iter().any(has_accessed) {
             read = BlockReads::all();
         }
-        let follows = !position.is_first
-            && (self.begun && BEFORE_CALLS.iter().any(has_accessed) || AFTER_CALLS.iter().any(has_accessed));
+        let follows =
+            !is_first && (self.begun && BEFORE_CALLS.iter().any(has_accessed) || AFTER_CALLS.iter().any(has_accessed));
         if follows {
             overlay.note_everything();
         }

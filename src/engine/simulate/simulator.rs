@@ -6,7 +6,7 @@ use alloy_primitives::Sealed;
 
 use super::{
     plan::PlannedBlock,
-    progress::{RunProgress, Until},
+    progress::{RunPoint, RunProgress},
 };
 use crate::{
     engine::{
@@ -27,7 +27,7 @@ pub(in crate::engine) struct BlocksToRun<'a> {
     /// The blocks and calls that have run. `None` if none has.
     pub from: Option<&'a RunProgress>,
     /// The point up to which the blocks run. `None` runs all.
-    pub until: Option<Until>,
+    pub until: Option<RunPoint>,
 }
 
 pub(super) struct Simulator<'a, F: FamilyEvm> {
@@ -39,6 +39,10 @@ pub(super) struct Simulator<'a, F: FamilyEvm> {
     /// The tracers of the calls to come, as in [`BlocksToRun`].
     pub tracers: &'a [Tracer],
     pub state: RunProgress,
+    /// The point up to which the blocks run. `None` runs all.
+    pub until: Option<RunPoint>,
+    /// The index of the last planned block.
+    pub last: usize,
     /// The header of the snapshot's head.
     pub parent: &'a Sealed<Header>,
     /// The tries after the previous block. `None` if no roots are computed.
@@ -51,8 +55,8 @@ pub(super) enum BlockEnd {
     Done,
     /// The run has come to the point up to which it was asked for.
     Paused,
-    /// The call with this index did not end as the bundle requires.
-    Broken(usize),
+    /// A call did not end as the bundle requires.
+    Broken,
 }
 
 impl<F: FamilyEvm> Simulator<'_, F> {
