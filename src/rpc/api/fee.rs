@@ -6,7 +6,7 @@ use alloy_primitives::U256;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::{Example, Method, Query};
+use super::{Example, Method};
 use crate::{
     ledger::{Block, KnownBlock, Selector, UnknownBlock},
     rpc::{
@@ -25,66 +25,28 @@ const MAX_BLOCKS: u64 = 1024;
 /// Maximum number of percentiles in a request, as in geth.
 const MAX_PERCENTILES: usize = 100;
 
-/// The price in wei that a legacy transaction should offer for a unit of gas, to be in the next block.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(expecting = "no parameters")]
-pub struct GasPrice {}
-
-impl Query for GasPrice {
-    type Answer = Quantity<u128>;
-    const EXAMPLE: Example = Example { params: "[]", answer: r#""0x3b9aca07""# };
-
-    fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer> {
+without_params! {
+    /// The price in wei that a legacy transaction should offer for a unit of gas, to be in the next block.
+    GasPrice -> Quantity<u128> = r#""0x3b9aca07""#, |backend, run| {
         let base_fee = backend.wallet.fees.base_fee(run.published).unwrap_or_default();
-        Ok(Quantity(u128::from(base_fee).saturating_add(backend.wallet.fees.tip(run.published))))
-    }
-}
+        Quantity(u128::from(base_fee).saturating_add(backend.wallet.fees.tip(run.published)))
+    };
 
-/// The tip that got transactions into the last blocks, in wei.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(expecting = "no parameters")]
-pub struct MaxPriorityFee {}
+    /// The tip that got transactions into the last blocks, in wei.
+    MaxPriorityFee -> Quantity<u128> = r#""0x3b9aca00""#, |backend, run| Quantity(backend.wallet.fees.tip(run.published));
 
-impl Query for MaxPriorityFee {
-    type Answer = Quantity<u128>;
-    const EXAMPLE: Example = Example { params: "[]", answer: r#""0x3b9aca00""# };
+    /// The base fee of the block being built, or of the next, in wei; null before London.
+    BaseFee -> Option<Quantity<u64>> = r#""0x7""#, |backend, run| backend.wallet.fees.base_fee(run.published).map(Quantity);
 
-    fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer> {
-        Ok(Quantity(backend.wallet.fees.tip(run.published)))
-    }
-}
-
-/// The base fee of the block being built, or of the next, in wei; null before London.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(expecting = "no parameters")]
-pub struct BaseFee {}
-
-impl Method for BaseFee {
-    type Answer = Option<Quantity<u64>>;
-    const EXAMPLE: Example = Example { params: "[]", answer: r#""0x7""# };
-
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
-        Ok(json::or_null(&mut run.out, backend.wallet.fees.base_fee(run.published), json::quantity))
-    }
-}
-
-/// The price of a unit of blob gas in the block being built, or the next, in wei; null before Cancun.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(expecting = "no parameters")]
-pub struct BlobBaseFee {}
-
-impl Method for BlobBaseFee {
-    type Answer = Option<Quantity<u128>>;
-    const EXAMPLE: Example = Example { params: "[]", answer: r#""0x1""# };
-
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+    /// The price of a unit of blob gas in the block being built, or the next, in wei; null before Cancun.
+    BlobBaseFee -> Option<Quantity<u128>> = r#""0x1""#, |backend, run| {
         let published = run.published;
         let fee = match published.pending().and_then(|snapshot| snapshot.open.as_ref()) {
             Some(open) => blob_fee(backend, &open.header),
             None => next_blob_fee(backend, &published.head().header),
         };
-        Ok(json::or_null(&mut run.out, fee, |out, fee| json::quantity_u256(out, U256::from(fee))))
-    }
+        fee.map(Quantity)
+    };
 }
 
 fn blob_fee(backend: &Backend, header: &Header) -> Option<u128> {

@@ -4,6 +4,39 @@
 //! and [`Method::Answer`] the shape of its result. The document of `rpc.discover` is made of their comments and types. The
 //! table of methods has a row for each.
 
+/// Defines methods whose result is a value: the words by which an error counts their parameters, the parameters and an example of
+/// them, the type of the result and an example of it, and the handler.
+macro_rules! queries {
+    ($($(#[$doc:meta])* $name:ident = $expecting:literal, { $($params:tt)* }, $given:expr => $answer:ty = $answered:expr,
+        |$query:pat_param, $backend:pat_param, $run:pat_param| $result:expr;)*) => {$(
+        $(#[$doc])*
+        #[derive(Debug, serde::Deserialize, schemars::JsonSchema)]
+        #[serde(expecting = $expecting)]
+        pub struct $name { $($params)* }
+
+        impl $crate::rpc::api::Query for $name {
+            type Answer = $answer;
+            const EXAMPLE: $crate::rpc::api::Example = $crate::rpc::api::Example { params: $given, answer: $answered };
+
+            fn answer(
+                self,
+                $backend: &$crate::rpc::run::Backend,
+                $run: &mut $crate::rpc::run::Run<'_>,
+            ) -> $crate::rpc::protocol::error::Result<$answer> {
+                let $query = self;
+                Ok($result)
+            }
+        }
+    )*};
+}
+
+/// Defines methods like [`queries`], without parameters.
+macro_rules! without_params {
+    ($($(#[$doc:meta])* $name:ident -> $answer:ty = $example:expr, |$backend:pat_param, $run:pat_param| $result:expr;)*) => {
+        queries! {$($(#[$doc])* $name = "no parameters", {}, "[]" => $answer = $example, |_, $backend, $run| $result;)*}
+    };
+}
+
 pub mod block;
 pub mod bundle;
 pub mod call;

@@ -5,17 +5,15 @@ use std::{collections::BTreeMap, time::UNIX_EPOCH};
 use alloy_eips::eip7910::EthConfig;
 use alloy_primitives::keccak256;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-use super::{Example, Query};
 use crate::{
     chain::SealedBlock,
     engine::precompiles_of,
     ledger::{Divergence, FeedProblem, RetainedBlocks, Selector},
     rpc::{
         json::hex::{Data, Fixed, Quantity},
-        protocol::error::{Result, RpcError},
-        run::{Backend, Run},
+        protocol::error::RpcError,
     },
 };
 
@@ -24,57 +22,38 @@ pub const CLIENT_VERSION: &str = concat!("presim/v", env!("CARGO_PKG_VERSION"));
 /// The same with `--testing`, where hardhat's helpers ask whether the node is one that they know.
 pub const TESTING_VERSION: &str = concat!("anvil/presim-v", env!("CARGO_PKG_VERSION"));
 
-/// Defines methods without parameters: their answers' types, the examples of these, and the handlers.
-macro_rules! without_params {
-    ($($(#[$doc:meta])* $name:ident -> $answer:ty = $example:literal: |$backend:pat_param, $run:pat_param| $result:expr;)*) => {$(
-        $(#[$doc])*
-        #[derive(Debug, Deserialize, JsonSchema)]
-        #[serde(expecting = "no parameters")]
-        pub struct $name {}
-
-        impl Query for $name {
-            type Answer = $answer;
-            const EXAMPLE: Example = Example { params: "[]", answer: $example };
-
-            fn answer(self, $backend: &Backend, $run: &mut Run<'_>) -> Result<$answer> {
-                Ok($result)
-            }
-        }
-    )*};
-}
-
 without_params! {
     /// The number of the newest sealed block.
-    BlockNumber -> Quantity<u64> = r#""0x10""#: |_, run| Quantity(run.published.head().number());
+    BlockNumber -> Quantity<u64> = r#""0x10""#, |_, run| Quantity(run.published.head().number());
 
     /// The EIP-155 chain id.
-    ChainId -> Quantity<u64> = r#""0x7a69""#: |backend, _| Quantity(backend.spec.chain_id());
+    ChainId -> Quantity<u64> = r#""0x7a69""#, |backend, _| Quantity(backend.spec.chain_id());
 
     /// The network id: the chain id in decimal.
-    NetVersion -> String = r#""31337""#: |backend, _| backend.spec.chain_id().to_string();
+    NetVersion -> String = r#""31337""#, |backend, _| backend.spec.chain_id().to_string();
 
     /// Always true.
-    Listening -> bool = "true": |_, _| true;
+    Listening -> bool = "true", |_, _| true;
 
     /// Always zero: presim follows a feed, and no peers.
-    PeerCount -> Quantity<u64> = r#""0x0""#: |_, _| Quantity(0);
+    PeerCount -> Quantity<u64> = r#""0x0""#, |_, _| Quantity(0);
 
     /// Always false: what is published is complete.
-    Syncing -> bool = "false": |_, _| false;
+    Syncing -> bool = "false", |_, _| false;
 
     /// The receiver of the fees of the block being built, or of the newest block where none is built.
-    Coinbase -> Fixed<20> = r#""0x0000000000000000000000000000000000000000""#: |_, run| {
+    Coinbase -> Fixed<20> = r#""0x0000000000000000000000000000000000000000""#, |_, run| {
         Fixed(run.published.newest.header().beneficiary.0.0)
     };
 
     /// Always empty: presim publishes no block that breaks the rules.
-    GetBadBlocks -> Vec<BadBlock> = "[]": |_, _| Vec::new();
+    GetBadBlocks -> Vec<BadBlock> = "[]", |_, _| Vec::new();
 
     /// Name and version of this software. With --testing, anvil's name comes before, because test libraries ask for it.
-    ClientVersion -> &'static str = r#""presim/v0.1.0""#: |backend, _| backend.client_version;
+    ClientVersion -> &'static str = r#""presim/v0.1.0""#, |backend, _| backend.client_version;
 
     /// The forks: current, next and last (EIP-7910).
-    GetConfig -> ForkConfigs = r#"{"current": {"activationTime": 0, "blobSchedule": {"baseFeeUpdateFraction": 5007716, "max": 9, "target": 6}, "chainId": "0x7a69", "forkId": "0x0929e24e", "precompiles": {"ECREC": "0x0000000000000000000000000000000000000001"}, "systemContracts": {"BEACON_ROOTS_ADDRESS": "0x000f3df6d732807ef1319fb7b8bb8522d0beac02"}}, "next": null, "last": null}"#: |backend, run| {
+    GetConfig -> ForkConfigs = r#"{"current": {"activationTime": 0, "blobSchedule": {"baseFeeUpdateFraction": 5007716, "max": 9, "target": 6}, "chainId": "0x7a69", "forkId": "0x0929e24e", "precompiles": {"ECREC": "0x0000000000000000000000000000000000000001"}, "systemContracts": {"BEACON_ROOTS_ADDRESS": "0x000f3df6d732807ef1319fb7b8bb8522d0beac02"}}, "next": null, "last": null}"#, |backend, run| {
         let genesis = run.published.find(Selector::Earliest)?;
         let config = genesis.and_then(|genesis| {
             let (header, hash) = (genesis.header().inner(), genesis.header().hash());
@@ -87,7 +66,7 @@ without_params! {
 
     /// The head, and the blocks that the node retains: their states and proofs, and their transactions, receipts and logs.
     /// Of an upstream's chain, the upstream may answer about older blocks.
-    GetCapabilities -> Capabilities = r#"{"head": {"number": "0x10", "hash": "0xc5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470"}, "state": {"disabled": false, "oldestBlock": "0x0", "deleteStrategy": {"type": "window", "retentionBlocks": "0x80"}}, "tx": {"disabled": false, "oldestBlock": "0x0"}, "logs": {"disabled": false, "oldestBlock": "0x0"}, "receipts": {"disabled": false, "oldestBlock": "0x0"}, "blocks": {"disabled": false, "oldestBlock": "0x0"}, "stateproofs": {"disabled": false, "oldestBlock": "0x0"}}"#: |_, run| {
+    GetCapabilities -> Capabilities = r#"{"head": {"number": "0x10", "hash": "0xc5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470"}, "state": {"disabled": false, "oldestBlock": "0x0", "deleteStrategy": {"type": "window", "retentionBlocks": "0x80"}}, "tx": {"disabled": false, "oldestBlock": "0x0"}, "logs": {"disabled": false, "oldestBlock": "0x0"}, "receipts": {"disabled": false, "oldestBlock": "0x0"}, "blocks": {"disabled": false, "oldestBlock": "0x0"}, "stateproofs": {"disabled": false, "oldestBlock": "0x0"}}"#, |_, run| {
         let [state, tx, logs, receipts, blocks, stateproofs] = {
             let (states, bodies) = (run.published.retained_states(), run.published.retained_bodies());
             [states, bodies, bodies, bodies, bodies, states].map(Retained::from)
@@ -97,7 +76,7 @@ without_params! {
 
     /// The newest snapshot: id, block being built, index of its newest sub-block, age in milliseconds, canonical head, state of
     /// the feed.
-    GetSnapshot -> NewestSnapshot = r#"{"id": "0x1f", "blockNumber": "0x11", "index": "0x2", "ageMs": 40, "head": {"number": "0x10", "hash": "0xc5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470"}, "feed": "live", "verified": "full", "fork": "osaka"}"#: |backend, run| {
+    GetSnapshot -> NewestSnapshot = r#"{"id": "0x1f", "blockNumber": "0x11", "index": "0x2", "ageMs": 40, "head": {"number": "0x10", "hash": "0xc5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470"}, "feed": "live", "verified": "full", "fork": "osaka"}"#, |backend, run| {
         let (newest, feed) = (&run.published.newest, run.published.feed());
         NewestSnapshot {
             id: Quantity(newest.id.0),
@@ -115,9 +94,16 @@ without_params! {
     };
 
     /// The last hundred differences between what was pre-confirmed and its producer's word or the canonical block, newest first.
-    GetDivergences -> Vec<ShownDivergence> = "[]": |backend, _| {
+    GetDivergences -> Vec<ShownDivergence> = "[]", |backend, _| {
         backend.divergences.newest_first().into_iter().map(ShownDivergence::from).collect()
     };
+}
+
+queries! {
+    /// The Keccak-256 hash of some bytes.
+    Sha3 = "1 parameter: bytes in hex", { data: Data },
+        r#"["0x"]"# => Fixed<32> = r#""0xc5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470""#,
+        |asked, _, _| Fixed(keccak256(asked.data.0).0);
 }
 
 /// A block that breaks the rules of the chain, as geth lists them.
@@ -271,24 +257,5 @@ impl From<Divergence> for ShownDivergence {
             computed,
             announced,
         }
-    }
-}
-
-/// The Keccak-256 hash of some bytes.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(expecting = "1 parameter: bytes in hex")]
-pub struct Sha3 {
-    data: Data,
-}
-
-impl Query for Sha3 {
-    type Answer = Fixed<32>;
-    const EXAMPLE: Example = Example {
-        params: r#"["0x"]"#,
-        answer: r#""0xc5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470""#,
-    };
-
-    fn answer(self, _: &Backend, _: &mut Run<'_>) -> Result<Self::Answer> {
-        Ok(Fixed(keccak256(self.data.0).0))
     }
 }

@@ -7,7 +7,7 @@ use alloy_consensus::{Transaction, TxEnvelope, transaction::Recovered};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Example, Method, Query};
+use super::{Example, Method};
 use crate::{
     meter::Meter,
     pool::{PoolStatus, SenderContent},
@@ -41,19 +41,12 @@ pub struct ByState<T> {
     queued: T,
 }
 
-/// The numbers of transactions in the pool that can be mined now, and of those behind a nonce gap.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(expecting = "no parameters")]
-pub struct Status {}
-
-impl Query for Status {
-    type Answer = ByState<Quantity<usize>>;
-    const EXAMPLE: Example = Example { params: "[]", answer: r#"{"pending": "0x3", "queued": "0x0"}"# };
-
-    fn answer(self, backend: &Backend, _: &mut Run<'_>) -> Result<Self::Answer> {
+without_params! {
+    /// The numbers of transactions in the pool that can be mined now, and of those behind a nonce gap.
+    Status -> ByState<Quantity<usize>> = r#"{"pending": "0x3", "queued": "0x0"}"#, |backend, _| {
         let PoolStatus { pending, queued } = backend.pool.status();
-        Ok(ByState { pending: Quantity(pending), queued: Quantity(queued) })
-    }
+        ByState { pending: Quantity(pending), queued: Quantity(queued) }
+    };
 }
 
 /// The transactions in the pool by state, sender and nonce. Those behind a nonce gap are queued.

@@ -65,52 +65,26 @@ impl Query for NewFilter {
     }
 }
 
-/// Installs a filter for the hashes of blocks that are sealed from now on.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(expecting = "no parameters")]
-pub struct NewBlockFilter {}
+without_params! {
+    /// Installs a filter for the hashes of blocks that are sealed from now on.
+    NewBlockFilter -> Quantity<u64> = r#""0x1f2e3d4c5b6a7988""#, |backend, run| {
+        install(backend, run, Filter::Blocks(Position::new(run.published.head().id())))
+    };
 
-impl Query for NewBlockFilter {
-    type Answer = Quantity<u64>;
-    const EXAMPLE: Example = Example { params: "[]", answer: r#""0x1f2e3d4c5b6a7988""# };
-
-    fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer> {
-        Ok(install(backend, run, Filter::Blocks(Position::new(run.published.head().id()))))
-    }
+    /// Installs a filter for the hashes of transactions that enter the pool from now on.
+    NewPendingTransactionFilter -> Quantity<u64> = r#""0x1f2e3d4c5b6a7988""#, |backend, run| {
+        install(backend, run, Filter::Pending(PendingHashes::new(backend.pool.subscribe())))
+    };
 }
 
-/// Installs a filter for the hashes of transactions that enter the pool from now on.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(expecting = "no parameters")]
-pub struct NewPendingTransactionFilter {}
-
-impl Query for NewPendingTransactionFilter {
-    type Answer = Quantity<u64>;
-    const EXAMPLE: Example = Example { params: "[]", answer: r#""0x1f2e3d4c5b6a7988""# };
-
-    fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer> {
-        Ok(install(backend, run, Filter::Pending(PendingHashes::new(backend.pool.subscribe()))))
-    }
+queries! {
+    /// Forgets a filter. The result is false if there is none.
+    UninstallFilter = "1 parameter: the id of a subscription or filter", { id: Quantity<u64> },
+        r#"["0x1f2e3d4c5b6a7988"]"# => bool = "true", |asked, backend, _| backend.filters.uninstall(asked.id.0);
 }
 
 fn install(backend: &Backend, run: &Run<'_>, filter: Filter) -> Quantity<u64> {
     Quantity(backend.filters.install(run.client, filter))
-}
-
-/// Forgets a filter. The result is false if there is none.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(expecting = "1 parameter: the id of a subscription or filter")]
-pub struct UninstallFilter {
-    id: Quantity<u64>,
-}
-
-impl Query for UninstallFilter {
-    type Answer = bool;
-    const EXAMPLE: Example = Example { params: r#"["0x1f2e3d4c5b6a7988"]"#, answer: "true" };
-
-    fn answer(self, backend: &Backend, _: &mut Run<'_>) -> Result<Self::Answer> {
-        Ok(backend.filters.uninstall(self.id.0))
-    }
 }
 
 /// All logs of a filter, as `eth_getLogs` has them.

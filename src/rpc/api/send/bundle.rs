@@ -115,11 +115,18 @@ impl Query for SendBundle {
     }
 }
 
-/// Cancels the bundles with a name that are not mined yet. Says whether there were any.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(expecting = "1 parameter: an object with the replacementUuid")]
-pub struct CancelBundle {
-    bundle: NamedBundle,
+queries! {
+    /// Cancels the bundles with a name that are not mined yet. Says whether there were any.
+    CancelBundle = "1 parameter: an object with the replacementUuid", { bundle: NamedBundle },
+        r#"[{"replacementUuid": "one"}]"# => bool = "true",
+        |asked, backend, run| backend.pool.bundles.cancel(&name(asked.bundle.replacement_uuid, run)?)?;
+
+    /// The outcome of a bundle of `eth_sendBundle`; null if the client has not sent it, or it is forgotten. The last 10,000 bundles of
+    /// each client are remembered until a restart, or fewer if those of all clients take more than 32 MiB.
+    GetOutcome = "1 parameter: the hash of a bundle", { bundle_hash: Fixed<32> },
+        r#"["0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421"]"#
+        => Option<SentOutcome> = r#"{"status": "mined", "blockNumber": "0x2a"}"#,
+        |asked, backend, run| backend.pool.bundles.outcome(run.client, &B256::from(asked.bundle_hash)).map(Into::into);
 }
 
 /// The name of a bundle to be cancelled.
@@ -131,24 +138,6 @@ struct NamedBundle {
     #[serde(alias = "uuid")]
     #[schemars(length(min = 1, max = 64))]
     replacement_uuid: String,
-}
-
-impl Query for CancelBundle {
-    type Answer = bool;
-    const EXAMPLE: Example = Example { params: r#"[{"replacementUuid": "one"}]"#, answer: "true" };
-
-    fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer> {
-        let name = name(self.bundle.replacement_uuid, run)?;
-        Ok(backend.pool.bundles.cancel(&name)?)
-    }
-}
-
-/// The outcome of a bundle of `eth_sendBundle`; null if the client has not sent it, or it is forgotten. The last 10,000 bundles of
-/// each client are remembered until a restart, or fewer if those of all clients take more than 32 MiB.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(expecting = "1 parameter: the hash of a bundle")]
-pub struct GetOutcome {
-    bundle_hash: Fixed<32>,
 }
 
 /// The outcome of a bundle.
@@ -175,19 +164,6 @@ impl From<BundleOutcome> for SentOutcome {
             }
             BundleOutcome::Dropped { reason } => Self { status: "dropped", reason: Some(reason), ..Self::default() },
         }
-    }
-}
-
-impl Query for GetOutcome {
-    type Answer = Option<SentOutcome>;
-    const EXAMPLE: Example = Example {
-        params: r#"["0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421"]"#,
-        answer: r#"{"status": "mined", "blockNumber": "0x2a"}"#,
-    };
-
-    fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer> {
-        let outcome = backend.pool.bundles.outcome(run.client, &B256::from(self.bundle_hash));
-        Ok(outcome.map(Into::into))
     }
 }
 

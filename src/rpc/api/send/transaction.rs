@@ -13,7 +13,7 @@ use crate::{
     ledger::Snapshot,
     pool::{LeastFees, PoolNonce},
     rpc::{
-        api::{Example, Method, Query, Serve, call::needed_gas, wallet},
+        api::{Example, Method, Serve, call::needed_gas, wallet},
         json::{self, Lookup, hex::Fixed, schema::PreparedTransaction},
         params::{CallObject, parse},
         protocol::{
@@ -33,18 +33,10 @@ use crate::{
 const FILLED: &str = r#"{"raw": "0x02ec827a6980843b9aca0084b2d05e008252089400000000000000000000000000000000000000aa0180c0808080", "tx": {"type": "0x2", "chainId": "0x7a69", "nonce": "0x0", "to": "0x00000000000000000000000000000000000000aa", "gas": "0x5208", "gasPrice": null, "maxPriorityFeePerGas": "0x3b9aca00", "maxFeePerGas": "0xb2d05e00", "value": "0x1", "input": "0x", "accessList": [], "v": "0x0", "r": "0x0", "s": "0x0", "yParity": "0x0", "hash": "0x6c3f72458134b1bba689c9fc93ef195e04515dd93f07459816e60dc180ba0498"}}"#;
 const SIGNED: &str = r#"{"raw": "0xf8658084773594008252089400000000000000000000000000000000000000aa018082f4f6a049747223d1ebe5ba8f0582868c17790414481aad457a4ec5d62dd6de431e5686a06f7fc1805dca6162553cca12ff3d7babcacc4bcd47ad4a966abb4477e1f5a5d6", "tx": {"type": "0x0", "chainId": "0x7a69", "nonce": "0x0", "to": "0x00000000000000000000000000000000000000aa", "gas": "0x5208", "gasPrice": "0x77359400", "maxPriorityFeePerGas": null, "maxFeePerGas": null, "value": "0x1", "input": "0x", "v": "0xf4f6", "r": "0x49747223d1ebe5ba8f0582868c17790414481aad457a4ec5d62dd6de431e5686", "s": "0x6f7fc1805dca6162553cca12ff3d7babcacc4bcd47ad4a966abb4477e1f5a5d6", "hash": "0x8996783943d668fb3f9103e37188cf29a7af8646790d2bd131640d8e5a7f513e"}}"#;
 
-/// The accounts that the node signs for: on a devnet those of the test mnemonic's first ten that have ether, else none.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(expecting = "no parameters")]
-pub struct Accounts {}
-
-impl Query for Accounts {
-    type Answer = Vec<Fixed<20>>;
-    const EXAMPLE: Example = Example { params: "[]", answer: r#"["0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266"]"# };
-
-    fn answer(self, backend: &Backend, _: &mut Run<'_>) -> Result<Self::Answer> {
-        Ok(backend.wallet.accounts.addresses().map(|address| Fixed(address.0.0)).collect())
-    }
+without_params! {
+    /// The accounts that the node signs for: on a devnet those of the test mnemonic's first ten that have ether, else none.
+    Accounts -> Vec<Fixed<20>> = r#"["0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266"]"#,
+        |backend, _| backend.wallet.accounts.addresses().map(|address| Fixed(address.0.0)).collect();
 }
 
 /// Signs a transaction for one of the node's accounts, and does not send it. Error: -32000 if nonce, gas or fees are missing. For an

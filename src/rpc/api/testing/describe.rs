@@ -11,7 +11,7 @@ use crate::{
     chain::Fork,
     ledger::Chain,
     rpc::{
-        api::{Example, Query, Serve},
+        api::{Example, Serve},
         json::{
             self,
             hex::{Fixed, Number, Quantity},
@@ -23,43 +23,21 @@ use crate::{
     source::testing::{ChainChange, ChangeOutcome},
 };
 
-/// With --testing: prints the lines of `console.log`, or ends that.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(expecting = "1 parameter: whether lines are printed")]
-pub struct SetLogging {
-    on: bool,
-}
-
-impl Query for SetLogging {
-    type Answer = ();
-    const EXAMPLE: Example = Example { params: "[true]", answer: "null" };
-
-    fn answer(self, backend: &Backend, _: &mut Run<'_>) -> Result<Self::Answer> {
+queries! {
+    /// With --testing: prints the lines of `console.log`, or ends that.
+    SetLogging = "1 parameter: whether lines are printed", { on: bool }, "[true]" => () = "null", |asked, backend, _| {
         if let Some(console) = &backend.console {
-            console.set(self.on);
+            console.set(asked.on);
         }
-        Ok(())
-    }
-}
+    };
 
-/// With --testing: sets the chain id. Transactions that wait keep theirs.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(expecting = "1 parameter: the chain id")]
-pub struct SetChainId {
-    id: Number<u64>,
-}
-
-impl Query for SetChainId {
-    type Answer = ();
-    const EXAMPLE: Example = Example { params: r#"["0x7a69"]"#, answer: "null" };
-
-    fn answer(self, backend: &Backend, _: &mut Run<'_>) -> Result<Self::Answer> {
-        if self.id.0 == 0 {
+    /// With --testing: sets the chain id. Transactions that wait keep theirs.
+    SetChainId = "1 parameter: the chain id", { id: Number<u64> }, r#"["0x7a69"]"# => () = "null", |asked, backend, _| {
+        if asked.id.0 == 0 {
             return Err(RpcError::params("params[0]: 0: expected a chain id of at least 1"));
         }
-        backend.spec.set_chain_id(self.id.0);
-        Ok(())
-    }
+        backend.spec.set_chain_id(asked.id.0);
+    };
 }
 
 /// With --testing: the newest block, and the settings of the next.

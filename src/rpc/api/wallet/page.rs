@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::rpc::{
-    api::{Example, Query},
     json::hex::{Fixed, Quantity},
     protocol::error::{Result, RpcError},
     run::{Backend, Run},
@@ -15,20 +14,47 @@ use crate::rpc::{
 /// EIP-3326's code for a chain that the wallet does not have.
 const UNRECOGNIZED_CHAIN: i32 = 4902;
 
-/// The accounts that the client may use (EIP-1102): all of the wallet's. Error 4100 without a token of the wallet where it needs
-/// one, 4001 where the wallet rejects everything.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(expecting = "no parameters")]
-pub struct RequestAccounts {}
+/// An example of the client's permissions.
+const PERMISSIONS: &str = r#"[{"parentCapability": "eth_accounts", "caveats": [{"type": "restrictReturnedAccounts", "value": ["0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266"]}]}]"#;
 
-impl Query for RequestAccounts {
-    type Answer = Vec<Fixed<20>>;
-    const EXAMPLE: Example = Example { params: "[]", answer: r#"["0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266"]"# };
-
-    fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer> {
+without_params! {
+    /// The accounts that the client may use (EIP-1102): all of the wallet's. Error 4100 without a token of the wallet where it needs
+    /// one, 4001 where the wallet rejects everything.
+    RequestAccounts -> Vec<Fixed<20>> = r#"["0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266"]"#, |backend, run| {
         connect(backend, run)?;
-        Ok(accounts(backend))
-    }
+        accounts(backend)
+    };
+
+    /// The client's permissions (EIP-2255): that of `eth_accounts`, or none where the client may not use the wallet.
+    GetPermissions -> Vec<Permission> = PERMISSIONS, |backend, run| {
+        connect(backend, run).map(|()| Permission::of(backend, run)).into_iter().collect()
+    };
+}
+
+queries! {
+    /// Grants the permission of `eth_accounts` (EIP-2255), the only one that there is, to a client that may use the wallet. Errors as
+    /// for `eth_requestAccounts`.
+    RequestPermissions = "1 parameter: an object of permissions by name", {
+        #[serde(rename = "permissions")]
+        _permissions: PermissionsParam,
+    }, r#"[{"eth_accounts": {}}]"# => Vec<Permission> = PERMISSIONS, |_, backend, run| {
+        connect(backend, run)?;
+        vec![Permission::of(backend, run)]
+    };
+
+    /// null where the chain is the node's own (EIP-3326), else error 4902.
+    SwitchChain = "1 parameter: an object with the chainId", { chain: ChainParam },
+        r#"[{"chainId": "0x7a69"}]"# => () = "null", |asked, backend, run| {
+            backend.wallet.check_use(run.may_use_wallet).map_err(|error| run.dialect.wallet_error(error))?;
+            let (chain_id, own) = (asked.chain.chain_id.0, backend.spec.chain_id());
+            if chain_id != U256::from(own) {
+                return Err(RpcError::with_data(
+                    UNRECOGNIZED_CHAIN,
+                    format!("Unrecognized chain ID {chain_id:#x}"),
+                    format!("params[0].chainId: {chain_id:#x}: expected {own:#x}, the only chain of this node"),
+                ));
+            }
+        };
 }
 
 /// A permission of a client (EIP-2255).
@@ -62,29 +88,6 @@ impl Permission {
     }
 }
 
-/// The client's permissions (EIP-2255): that of `eth_accounts`, or none where the client may not use the wallet.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(expecting = "no parameters")]
-pub struct GetPermissions {}
-
-impl Query for GetPermissions {
-    type Answer = Vec<Permission>;
-    const EXAMPLE: Example = Example { params: "[]", answer: RequestPermissions::EXAMPLE.answer };
-
-    fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer> {
-        Ok(connect(backend, run).map(|()| Permission::of(backend, run)).into_iter().collect())
-    }
-}
-
-/// Grants the permission of `eth_accounts` (EIP-2255), the only one that there is, to a client that may use the wallet. Errors as
-/// for `eth_requestAccounts`.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(expecting = "1 parameter: an object of permissions by name")]
-pub struct RequestPermissions {
-    #[serde(rename = "permissions")]
-    _permissions: PermissionsParam,
-}
-
 /// Permissions by name.
 #[derive(Debug, Deserialize, JsonSchema)]
 struct PermissionsParam {
@@ -100,49 +103,11 @@ struct CaveatsParam {
     _caveats: Map<String, Value>,
 }
 
-impl Query for RequestPermissions {
-    type Answer = Vec<Permission>;
-    const EXAMPLE: Example = Example {
-        params: r#"[{"eth_accounts": {}}]"#,
-        answer: r#"[{"parentCapability": "eth_accounts", "caveats": [{"type": "restrictReturnedAccounts", "value": ["0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266"]}]}]"#,
-    };
-
-    fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer> {
-        connect(backend, run)?;
-        Ok(vec![Permission::of(backend, run)])
-    }
-}
-
-/// null where the chain is the node's own (EIP-3326), else error 4902.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(expecting = "1 parameter: an object with the chainId")]
-pub struct SwitchChain {
-    chain: ChainParam,
-}
-
 /// A chain.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct ChainParam {
     chain_id: Quantity<U256>,
-}
-
-impl Query for SwitchChain {
-    type Answer = ();
-    const EXAMPLE: Example = Example { params: r#"[{"chainId": "0x7a69"}]"#, answer: "null" };
-
-    fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer> {
-        backend.wallet.check_use(run.may_use_wallet).map_err(|error| run.dialect.wallet_error(error))?;
-        let (chain_id, own) = (self.chain.chain_id.0, backend.spec.chain_id());
-        if chain_id != U256::from(own) {
-            return Err(RpcError::with_data(
-                UNRECOGNIZED_CHAIN,
-                format!("Unrecognized chain ID {chain_id:#x}"),
-                format!("params[0].chainId: {chain_id:#x}: expected {own:#x}, the only chain of this node"),
-            ));
-        }
-        Ok(())
-    }
 }
 
 /// Checks that the client may use the accounts. Such a client is connected to all of them.

@@ -1,12 +1,11 @@
 //! The status of batches (EIP-5792).
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::batch::IdParam;
 use crate::{
     rpc::{
-        api::{Example, Query},
         json::hex::{Data, Fixed, Quantity},
         protocol::error::Result,
         run::{Backend, Run},
@@ -14,11 +13,21 @@ use crate::{
     wallet::{BatchId, BatchStatus, CallsReceipt, TakenTx, WaitingTx},
 };
 
-/// The status of a batch (EIP-5792). Error 5730 where no batch has the id.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(expecting = "1 parameter: the id of a batch")]
-pub struct GetCallsStatus {
-    id: IdParam,
+queries! {
+    /// The status of a batch (EIP-5792). Error 5730 where no batch has the id.
+    GetCallsStatus = "1 parameter: the id of a batch", { id: IdParam },
+        r#"["one"]"# => CallsStatus = r#"{"version": "2.0.0", "id": "one", "chainId": "0x7a69", "status": 200, "atomic": false, "receipts": [{"logs": [], "status": "0x1", "blockHash": "0xc5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470", "blockNumber": "0x2", "gasUsed": "0x5208", "transactionHash": "0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421"}]}"#,
+        |asked, backend, run| calls_status(backend, run, asked.id)?.into();
+
+    /// Logs the status of a batch for the operator of the node, who has no window to show it in (EIP-5792). Error 5730 where no
+    /// batch has the id.
+    ShowCallsStatus = "1 parameter: the id of a batch", { id: IdParam }, r#"["one"]"# => () = "null",
+        |asked, backend, run| {
+            let status = calls_status(backend, run, asked.id)?;
+            run.ensure_complete()?;
+            let hashes: Vec<_> = status.receipts.iter().map(|receipt| receipt.tx_hash).collect();
+            tracing::info!(id = ?status.id.as_str(), state = ?status.state, code = status.state as u16, ?hashes, "the status of a batch, requested by wallet_showCallsStatus");
+        };
 }
 
 /// The status of a batch.
@@ -89,39 +98,6 @@ struct ReplacedTransaction {
     hash: Fixed<32>,
     /// The hash of the other transaction, or null if it is not known.
     by: Option<Fixed<32>>,
-}
-
-impl Query for GetCallsStatus {
-    type Answer = CallsStatus;
-    const EXAMPLE: Example = Example {
-        params: r#"["one"]"#,
-        answer: r#"{"version": "2.0.0", "id": "one", "chainId": "0x7a69", "status": 200, "atomic": false, "receipts": [{"logs": [], "status": "0x1", "blockHash": "0xc5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470", "blockNumber": "0x2", "gasUsed": "0x5208", "transactionHash": "0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421"}]}"#,
-    };
-
-    fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer> {
-        Ok(calls_status(backend, run, self.id)?.into())
-    }
-}
-
-/// Logs the status of a batch for the operator of the node, who has no window to show it in (EIP-5792). Error 5730 where no
-/// batch has the id.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(expecting = "1 parameter: the id of a batch")]
-pub struct ShowCallsStatus {
-    id: IdParam,
-}
-
-impl Query for ShowCallsStatus {
-    type Answer = ();
-    const EXAMPLE: Example = Example { params: r#"["one"]"#, answer: "null" };
-
-    fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer> {
-        let status = calls_status(backend, run, self.id)?;
-        run.ensure_complete()?;
-        let hashes: Vec<_> = status.receipts.iter().map(|receipt| receipt.tx_hash).collect();
-        tracing::info!(id = ?status.id.as_str(), state = ?status.state, code = status.state as u16, ?hashes, "the status of a batch, requested by wallet_showCallsStatus");
-        Ok(())
-    }
 }
 
 fn calls_status(backend: &Backend, run: &Run<'_>, IdParam(id): IdParam) -> Result<BatchStatus> {
