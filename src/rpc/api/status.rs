@@ -246,7 +246,7 @@ impl Serve for GetStatus {
             warning: runner.unknown_fork(),
         };
         let mut out = open_answer(&request.id);
-        json::bounded_value(&mut out, &status, runner.limits().max_response)?;
+        json::bounded_value(&mut out, &status, runner.backend.limits.max_response)?;
         Ok(out)
     }
 }

@@ -44,7 +44,7 @@ impl Message {
             return AnswerText::refusal(&self.caller, &Id::Null, error);
         }
         let runner = &self.front.services.runner;
-        let bytes = AnswerBytes { so_far: AtomicUsize::new(0), most: runner.limits().max_response };
+        let bytes = AnswerBytes { so_far: AtomicUsize::new(0), most: runner.backend.limits.max_response };
         let batch = runner.batch();
         let entries: Vec<Entry<'_>> = entries.into_iter().map(|entry| self.admit_entry(entry)).collect();
         let answers = entries.into_iter().map(|entry| self.run_entry(entry, &batch, &bytes));

@@ -9,7 +9,7 @@ use crate::{
     rpc::{
         protocol::error::Result,
         run::{
-            ExecutedBy, RunHandler,
+            RunHandler,
             remote::UpstreamGateway,
             request::{Request, open_answer},
             runner::RequestRunner,
@@ -83,7 +83,7 @@ impl RequestRunner {
         filter.insert("fromBlock".to_owned(), json!(format!("{:#x}", fork + 1)));
         filter.insert("toBlock".to_owned(), json!(format!("{last:#x}")));
         let params = json!([filter]).to_string().into();
-        let (_, ours) = self.run(run, Request { params, ..request.clone() }, &mut ExecutedBy::Node).await?;
+        let (_, ours) = self.run(Request { params, ..request.clone() }, run).await?;
         let theirs = out[start..].trim_ascii_end().strip_suffix(b"]").map_or(start, |list| start + list.len());
         let ours = ours.get(open_answer(&request.id).len()..).and_then(|list| list.strip_prefix(b"["));
         let Some(ours) = ours else { return Ok(out) };

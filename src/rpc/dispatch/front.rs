@@ -124,7 +124,7 @@ impl Dispatcher {
             (Handler::Run(run), Some(remote)) if remote.lacks_rules => {
                 Box::pin(runner.run_or_upstream_executes(remote, run, request, &mut facts.by)).await
             }
-            (Handler::Run(run), _) => runner.run(run, request, &mut facts.by).await.map(|(_, answer)| answer),
+            (Handler::Run(run), _) => runner.run_by(request, run, &mut facts.by).await.map(|(_, answer)| answer),
         }
     }
 

@@ -8,10 +8,10 @@ use super::services::Services;
 use crate::{
     rpc::{
         api::{
-            Example, Method, Serve,
+            Method, Serve,
             document::{Describe, describe},
             log::{FilterEntry, GetFilterChanges, Poll},
-            testing::changes::{Answer, Change},
+            testing::changes::Testing,
         },
         params,
         protocol::error::Result,
@@ -82,14 +82,9 @@ impl MethodRoute {
         })
     }
 
-    /// Builds the row of a method that changes a devnet under test, and answers `A`.
-    pub const fn change<C: Change, A: Answer>(name: &'static str) -> Self {
-        let handler = Handler::Serve(|node, request| Box::pin(node.testing.change::<C, A>(request)));
-        Self::new(name, Inline, handler, |name, dialect, schemas| {
-            describe::<C, A>(Example { params: C::EXAMPLE, answer: A::JSON }, name, dialect, schemas)
-        })
-        .commits()
-        .scope(MethodScope::TestedDevnet)
+    /// Builds the row of a method that changes a devnet under test.
+    pub const fn change<M: Serve<Part = Testing>>(name: &'static str) -> Self {
+        Self::serve::<M>(name, Inline).commits().scope(MethodScope::TestedDevnet)
     }
 
     /// Builds the row of a method that reads blocks or their contents, which an upstream may know if the node does not.

@@ -1,6 +1,6 @@
 //! The node that answers a request: this one, its upstream, or the leader of its fleet.
 
-use std::sync::Arc;
+use std::{ops::ControlFlow, sync::Arc};
 
 use super::method::Handler;
 use crate::ledger::UnknownBlock;
@@ -44,14 +44,9 @@ impl RequestRunner {
         let mut out = open_answer(&request.id);
         let mut own = None;
         if let (Handler::Run(run), AnsweredBy::WhoKnows) = (handler, request.method.by) {
-            match self.run(run, request.clone(), &mut ExecutedBy::Node).await {
-                Ok((Lookup::Nothing, answer)) if !self.backend.hides(&request) => own = Some(Ok(answer)),
-                // A snapshot is known by the nodes of the fleet under the same id, and an old one by none of them.
-                Err(error @ RpcError::UnknownBlock(UnknownBlock::Snapshot { .. } | UnknownBlock::Within)) => {
-                    return Err(error);
-                }
-                Err(error @ RpcError::UnknownBlock(_)) => own = Some(Err(error)),
-                answered => return answered.map(|(_, answer)| answer),
+            match self.run_own(run, &request).await {
+                ControlFlow::Break(answered) => return answered,
+                ControlFlow::Continue(answer) => own = Some(answer),
             }
         }
         let start = out.len();
@@ -72,6 +67,26 @@ impl RequestRunner {
         Ok(out)
     }
 
+    /// Runs a request that another node may answer better. Breaks with the answer, or continues with that of this node, which has not found
+    /// what the request names.
+    async fn run_own(
+        self: &Arc<Self>,
+        run: RunHandler,
+        request: &Request,
+    ) -> ControlFlow<Result<Vec<u8>>, Result<Vec<u8>>> {
+        match self.run(request.clone(), run).await {
+            Ok((Lookup::Nothing, answer)) if !self.backend.hides(request) => ControlFlow::Continue(Ok(answer)),
+            // The nodes of a fleet know a snapshot under the same id, and an old one none of them. An upstream knows nothing of snapshots,
+            // nor of states within blocks.
+            Err(RpcError::UnknownBlock(unknown))
+                if !matches!(unknown, UnknownBlock::Snapshot { .. } | UnknownBlock::Within) =>
+            {
+                ControlFlow::Continue(Err(unknown.into()))
+            }
+            answered => ControlFlow::Break(answered.map(|(_, answer)| answer)),
+        }
+    }
+
     /// Runs a request on a chain of which presim cannot execute everything. What it cannot, the upstream executes.
     ///
     /// # Errors
@@ -84,7 +99,7 @@ impl RequestRunner {
         request: Request,
         by: &mut ExecutedBy,
     ) -> Result<Vec<u8>> {
-        match self.run(run, request.clone(), by).await {
+        match self.run_by(request.clone(), run, by).await {
             Err(RpcError::Unexecutable(why)) => {
                 let mut out = open_answer(&request.id);
                 if let Some(leader) = self.leader.as_ref().filter(|_| self.has_no_upstream()) {
@@ -131,40 +146,25 @@ impl RequestRunner {
         request: Request,
     ) -> Result<Vec<u8>> {
         let mut out = open_answer(&request.id);
-        let fork = request.published.forked_at();
         match (request.method.by, self.taker(&request)) {
             (AnsweredBy::WholeState, _) => state::forward_proof(remote, &request, &mut out).await?,
             (AnsweredBy::Taker, Some(remote)) => {
                 let SendRaw { transaction } = params::parse(&request.params, request.caller.dialect)?;
                 json::data(&mut out, remote.send_on(&transaction.0, &request).await?.as_slice());
             }
-            (
-                AnsweredBy::Node | AnsweredBy::WhoKnows | AnsweredBy::Taker | AnsweredBy::Reader | AnsweredBy::Wallet,
-                _,
-            ) => {
-                let own = match self.run(run, request.clone(), &mut ExecutedBy::Node).await {
-                    Ok((Lookup::Nothing, own)) if !self.backend.hides(&request) => Ok(own),
-                    // An upstream knows nothing of snapshots, nor of states within blocks.
-                    Err(error @ RpcError::UnknownBlock(UnknownBlock::Snapshot { .. } | UnknownBlock::Within)) => {
-                        return Err(error);
-                    }
-                    Err(error @ RpcError::UnknownBlock(_)) => Err(error),
-                    answered => return answered.map(|(_, answer)| answer),
+            _ => {
+                let own = match self.run_own(run, &request).await {
+                    ControlFlow::Break(answered) => return answered,
+                    ControlFlow::Continue(own) => own,
                 };
-                match fork {
-                    Some(fork) => return self.ask_of_past(remote, run, request, fork, own).await,
-                    None => self.forward(remote, &request, &mut out).await?,
+                if let Some(fork) = request.published.forked_at() {
+                    return self.ask_of_past(remote, run, request, fork, own).await;
                 }
+                let start = out.len();
+                remote.forward(&request, &mut out).await?;
+                self.backend.hide(&request, &self.published(), &mut out, start);
             }
         }
         Ok(out)
-    }
-
-    /// Has the upstream answer a request that presim cannot answer.
-    async fn forward(&self, remote: &UpstreamGateway, request: &Request, out: &mut Vec<u8>) -> Result<()> {
-        let start = out.len();
-        remote.forward(request, out).await?;
-        self.backend.hide(request, &self.published(), out, start);
-        Ok(())
     }
 }

@@ -200,7 +200,7 @@ impl Message {
         let mut request = HttpRequest::new(Full::new(text.as_bytes().clone()));
         *request.method_mut() = http::Method::POST;
         request.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        let (caller, max_batch) = (self.caller.clone(), self.front.services.runner.limits().max_batch);
+        let (caller, max_batch) = (self.caller.clone(), self.front.services.runner.backend.limits.max_batch);
         let most = BatchRequestConfig::Limit(u32::try_from(max_batch).unwrap_or(u32::MAX));
         let mut response = call_with_service(request, most, u32::MAX, self).await;
         drop(held);
@@ -281,7 +281,7 @@ impl Message {
         parsed: Instant,
     ) -> AnswerText {
         let Self { front, caller, .. } = self;
-        let (room, most) = (request.room.clone(), front.services.runner.limits().max_response);
+        let (room, most) = (request.room.clone(), front.services.runner.backend.limits.max_response);
         let again = matches!(method.handler, Handler::Poll(_)).then(|| request.clone());
         let mut facts = AnswerFacts::default();
         let answer = front.answer(method, request, &mut facts).await;
@@ -336,7 +336,7 @@ impl Message {
     /// Answers a method that presim does not have with the upstream's answer.
     async fn forward(&self, id: &Id<'_>, name: &str, params: Option<&str>, remote: &UpstreamGateway) -> AnswerText {
         let runner = &self.front.services.runner;
-        let (deadline, most) = (runner.ticket(&self.caller).deadline(), runner.limits().max_response);
+        let (deadline, most) = (runner.ticket(&self.caller).deadline(), runner.backend.limits.max_response);
         match remote.forward_unknown(name, params.unwrap_or("[]"), deadline).await {
             Ok(result) if result.get().len() < most => {
                 let mut text = open_answer(id);

@@ -4,6 +4,7 @@ use std::{num::NonZeroU32, sync::Arc, time::Instant};
 
 use bytestring::ByteString;
 use jsonrpsee::types::Id;
+use serde::Serialize;
 
 use super::{MethodInfo, client::Client, subscriptions::PendingSubscriptions};
 use crate::rpc::{
@@ -11,7 +12,10 @@ use crate::rpc::{
     limits::memory::{AnswerRoom, MemoryQuota},
     protocol::{dialect::Dialect, error::Result},
 };
-use crate::{ledger::Chain, scheduler::Ticket};
+use crate::{
+    ledger::Chain,
+    scheduler::{LaneName, RunTarget, Ticket},
+};
 
 /// The sender of a request: a client, and how it speaks over its connection.
 #[derive(Debug)]
@@ -61,6 +65,18 @@ pub struct Request {
 }
 
 impl Request {
+    /// Returns where the request runs. Questions about the past wait behind those about now.
+    pub fn target(&self) -> RunTarget {
+        if self.published.older() > 0 { RunTarget::On(LaneName::Past) } else { self.method.target }
+    }
+
+    /// Returns the answer with a result.
+    pub fn answer(&self, result: &impl Serialize) -> Vec<u8> {
+        let mut out = open_answer(&self.id);
+        json::value(&mut out, result);
+        out
+    }
+
     /// Returns the JSON of the request, with another id.
     pub fn text(&self) -> String {
         format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{}","params":{}}}"#, self.method.name, self.params)

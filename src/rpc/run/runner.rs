@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::Semaphore;
 
 use super::{
-    Backend, RequestLimits,
+    Backend,
     leader::Leader,
     past::PastSearch,
     remote::UpstreamGateway,
@@ -13,12 +13,10 @@ use super::{
 };
 use crate::{
     ledger::{Chain, Snapshots, UnknownBlock},
-    pool::Pool,
     rpc::protocol::error::{Result, RpcError},
     scheduler::{Batch, Executor, FetchMissed, Host, LocalState, Stall, Ticket},
     store::StoreError,
     upstream::UpstreamState,
-    wallet::Wallet,
 };
 
 /// The most older blocks of a request. A call in the middle of a block names three: the block, and those whose states are after and before
@@ -122,21 +120,6 @@ impl RequestRunner {
         let search = PastSearch { upstream: &upstream, spec, published: &request.published, deadline };
         let published = remote.past.find(search, unknown).await?;
         Ok(Request { published, ..request })
-    }
-
-    /// Returns the limits on requests.
-    pub fn limits(&self) -> &RequestLimits {
-        &self.backend.limits
-    }
-
-    /// Returns the transaction pool.
-    pub fn pool(&self) -> &Pool {
-        &self.backend.pool
-    }
-
-    /// Returns the wallet.
-    pub fn wallet(&self) -> &Wallet {
-        &self.backend.wallet
     }
 
     /// Returns a ticket for a request that has just arrived.

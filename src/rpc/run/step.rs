@@ -3,18 +3,15 @@
 use std::sync::Arc;
 
 use super::{
-    Backend, ExecutedBy, Run, RunHandler,
+    Backend, ExecutedBy, Run,
     catch_up::await_published,
     request::{Request, open_answer},
     runner::RequestRunner,
 };
 use crate::{
     meter::Meter,
-    rpc::{
-        json::Lookup,
-        protocol::error::{Result, RpcError},
-    },
-    scheduler::{LaneName, RunTarget, Task, TaskName, Ticket},
+    rpc::protocol::error::{Result, RpcError},
+    scheduler::{RunTarget, Task, TaskName, Ticket},
     state::Overlay,
     store::Commit,
 };
@@ -22,7 +19,6 @@ use crate::{
 /// A request with the work that is done in one run: a handler, or a part of one.
 pub struct RequestStep<F> {
     pub runner: Arc<RequestRunner>,
-    pub target: RunTarget,
     pub request: Request,
     /// The work, which is called once a run.
     pub work: F,
@@ -52,7 +48,7 @@ where
     }
 
     fn target(&self) -> RunTarget {
-        self.target
+        self.request.target()
     }
 
     fn params(&self) -> &str {
@@ -82,7 +78,8 @@ where
         }
         // An answer counts for its connection from the moment when it is made, because it may wait for the connection's
         // thread.
-        if result.is_ok() && !overlay.has_missed() && !self.request.method.commits && self.target != RunTarget::Inline {
+        if result.is_ok() && !overlay.has_missed() && !self.request.method.commits && self.target() != RunTarget::Inline
+        {
             result = self.request.room.take(&mut out).and(result);
         }
         StepOutcome { result, out, commit, by }
@@ -98,61 +95,33 @@ where
         };
         let published = await_published(snapshots, newer).await?;
         let request = Request { published, ..self.request.clone() };
-        Some(Self { runner: self.runner.clone(), target: self.target, request, work: self.work.clone() })
+        Some(Self { runner: self.runner.clone(), request, work: self.work.clone() })
     }
 }
 
 impl RequestRunner {
-    /// Runs a request by its handler. Returns the answer, and whether it is what was asked for. `by` is set to the rules by which it has run.
-    ///
-    /// # Errors
-    ///
-    /// Returns those of [`run_step`](Self::run_step).
-    pub async fn run(
-        self: &Arc<Self>,
-        run: RunHandler,
-        request: Request,
-        by: &mut ExecutedBy,
-    ) -> Result<(Lookup, Vec<u8>)> {
-        // Questions about the past wait behind those about now.
-        let target = match request.published.older() {
-            0 => request.method.target,
-            _ => RunTarget::On(LaneName::Past),
-        };
-        self.run_step_by(target, request, run, by).await
-    }
-
     /// Runs a step of a request on its target, and waits until its commit is on disk, and, on a chain under test, until its transactions
-    /// are mined or drafted. Returns the step's value, and the answer as far as the step has written it.
+    /// are mined or drafted. Returns the step's value, and the answer as far as the step has written it. Sets `by` to the rules by which
+    /// it has run.
     ///
     /// # Errors
     ///
     /// Returns the error of the work, of the executor that rejects or stops it, of a fetch, or of the commit; -32000 if a chain under
     /// test cannot mine the transactions now.
-    pub async fn run_step<T: Send + 'static>(
+    pub async fn run_by<T: Send + 'static>(
         self: &Arc<Self>,
-        target: RunTarget,
-        request: Request,
-        work: impl Fn(&Backend, &mut Run<'_>) -> Result<T> + Clone + Send + Sync + 'static,
-    ) -> Result<(T, Vec<u8>)> {
-        self.run_step_by(target, request, work, &mut ExecutedBy::Node).await
-    }
-
-    async fn run_step_by<T: Send + 'static>(
-        self: &Arc<Self>,
-        target: RunTarget,
         request: Request,
         work: impl Fn(&Backend, &mut Run<'_>) -> Result<T> + Clone + Send + Sync + 'static,
         by: &mut ExecutedBy,
     ) -> Result<(T, Vec<u8>)> {
         let (ticket, sends) = (request.ticket.clone(), request.method.commits);
-        let step = RequestStep { runner: self.clone(), target, request, work };
+        let step = RequestStep { runner: self.clone(), request, work };
         let submitted = self.host.executor.submit(step, ticket.clone(), self.host.source.as_ref());
         let StepOutcome { result, out, commit, by: ran_by } = submitted.await?;
         *by = ran_by;
         let done = result?;
         wait_durable(commit, &ticket).await?;
-        if sends && let Some(block) = self.pool().on_arrival.newest() {
+        if sends && let Some(block) = self.backend.pool.on_arrival.newest() {
             // The transaction is acknowledged, mined in time or not.
             let mined = tokio::time::timeout_at(ticket.deadline().into(), block.mined()).await;
             if let Ok(Some(reason)) = mined {
@@ -161,6 +130,32 @@ impl RequestRunner {
             }
         }
         Ok((done, out))
+    }
+
+    /// Runs a step of a request like [`run_by`](Self::run_by), whatever the rules.
+    ///
+    /// # Errors
+    ///
+    /// Returns those of [`run_by`](Self::run_by).
+    pub async fn run<T: Send + 'static>(
+        self: &Arc<Self>,
+        request: Request,
+        work: impl Fn(&Backend, &mut Run<'_>) -> Result<T> + Clone + Send + Sync + 'static,
+    ) -> Result<(T, Vec<u8>)> {
+        self.run_by(request, work, &mut ExecutedBy::Node).await
+    }
+
+    /// Runs the step of a request that writes its answer, and returns the answer.
+    ///
+    /// # Errors
+    ///
+    /// Returns those of [`run_by`](Self::run_by).
+    pub async fn write(
+        self: &Arc<Self>,
+        request: Request,
+        work: impl Fn(&Backend, &mut Run<'_>) -> Result<()> + Clone + Send + Sync + 'static,
+    ) -> Result<Vec<u8>> {
+        self.run(request, work).await.map(|((), answer)| answer)
     }
 }
 

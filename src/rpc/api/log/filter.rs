@@ -170,7 +170,7 @@ impl GetFilterChanges {
                     Ok(Found { moves, error: None })
                 }
             };
-            let (Found { moves, error }, out) = runner.run_step(request.method.target, request, find).await?;
+            let (Found { moves, error }, out) = runner.run(request, find).await?;
             Ok(Poll { answer: error.map_or(Ok(out), Err), moves })
         })
     }

@@ -35,12 +35,9 @@ use crate::rpc::{
 use crate::{
     engine::Engine,
     ledger::Snapshot,
-    scheduler::{LaneName, RunTarget},
+    scheduler::LaneName,
     search::{BegunSearch, RunRate, SearchError, SearchOutcome, Searcher, search_whole},
 };
-
-/// The target of the run in which a search begins.
-const TARGET: RunTarget = RunTarget::On(LaneName::Bundle);
 
 impl Serve for Search {
     type Part = ();
@@ -55,8 +52,7 @@ impl Serve for Search {
         let arrived = Instant::now();
         let left = request.ticket.deadline().saturating_duration_since(arrived);
         let ((begun, form), _) = loop {
-            let target = if request.published.older() > 0 { RunTarget::On(LaneName::Past) } else { TARGET };
-            match runner.run_step(target, request.clone(), begin_search).await {
+            match runner.run(request.clone(), begin_search).await {
                 Err(RpcError::UnknownBlock(unknown)) => request = runner.with_older(request, unknown).await?,
                 begun => break begun?,
             }

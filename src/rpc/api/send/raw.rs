@@ -74,21 +74,20 @@ impl Serve for SendRawSync {
             let text = format!("too busy: {} requests wait for receipts already", runner.waiters.count);
             return Err(RpcError::limit(text));
         };
-        let target = request.method.target;
         let upstream = runner.taker(&request);
         let (hash, asked) = match upstream {
             Some(remote) => {
                 let Self { transaction, timeout } = parse(&request.params, request.caller.dialect)?;
                 (remote.send_on(&transaction.0, &request).await?, timeout)
             }
-            None => runner.run_step(target, request.clone(), add).await?.0,
+            None => runner.run(request.clone(), add).await?.0,
         };
         let asked = asked.filter(|asked| asked.0 > 0).map(|asked| Duration::from_millis(asked.0));
-        let most = runner.limits().sync.choose(asked);
+        let most = runner.backend.limits.sync.choose(asked);
         drop(request.starting.as_ref().and_then(|starting| starting.release()));
         let included = await_published(&runner.host.snapshots, || {
             // In this order, because a transaction leaves the pool only after the snapshot with it was published.
-            let waits = upstream.is_some() || runner.pool().get(&hash).is_some();
+            let waits = upstream.is_some() || runner.backend.pool.get(&hash).is_some();
             let published = runner.published();
             let is_included = published.transaction(&hash).is_some();
             (is_included || !waits).then(|| is_included.then_some(published))
@@ -100,7 +99,7 @@ impl Serve for SendRawSync {
                     write_receipt(backend, run, hash);
                     Ok(())
                 };
-                runner.run_step(target, request, receipt).await.map(|((), answer)| answer)
+                runner.write(request, receipt).await
             }
             Ok(None) => {
                 let text = "The transaction was added to the transaction pool but left it again: another took its place, or it cannot be mined";

@@ -68,7 +68,7 @@ impl Serve for SendTransaction {
     /// From an account of the wallet, a transaction is sent as a batch of one call. Returns -32000 if the transaction is rejected,
     /// and the wallet's error.
     async fn serve<'a>((): &'a (), runner: &'a Arc<RequestRunner>, request: Request) -> Result<Vec<u8>> {
-        let call = Self::parse(&request.params, request.caller.dialect, runner.wallet().accounts.first()).ok();
+        let call = Self::parse(&request.params, request.caller.dialect, runner.backend.wallet.accounts.first()).ok();
         let from = call.map(|call| call.from).filter(|_| request.caller.dialect.sends_from_wallet);
         wallet::answer(runner, request, from, admit, wallet::send_approved).await
     }

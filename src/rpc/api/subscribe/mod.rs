@@ -24,17 +24,14 @@ use crate::{
     ledger::SnapshotId,
     objects,
     rpc::{
-        json::{
-            self,
-            hex::{Fixed, Quantity, SlotKey},
-        },
+        json::hex::{Fixed, Quantity, SlotKey},
         params::{FilterParam, LogFilter, OneOrMany, SelectorParam, parse},
         protocol::{
             dialect::Dialect,
             error::{Result, RpcError},
         },
         run::{
-            request::{Request, open_answer},
+            request::Request,
             runner::RequestRunner,
             subscriptions::{ChangeFilter, PendingSubscriptions, Shown, Subject},
         },
@@ -164,9 +161,7 @@ impl Serve for Subscribe {
             return watch::serve::subscribe(watches, runner, &request).await;
         }
         let id = starting.start(subject(&request.params, request.caller.dialect)?)?;
-        let mut out = open_answer(&request.id);
-        json::quantity(&mut out, id);
-        Ok(out)
+        Ok(request.answer(&Quantity(id)))
     }
 }
 
@@ -198,9 +193,7 @@ impl Serve for Unsubscribe {
                 format!("params[0]: subscription not found: {shown} does not belong to this connection"),
             ));
         }
-        let mut out = open_answer(&request.id);
-        json::value(&mut out, &true);
-        Ok(out)
+        Ok(request.answer(&true))
     }
 }
 

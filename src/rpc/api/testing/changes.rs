@@ -1,17 +1,18 @@
 //! The methods that change a devnet under test, under the names of anvil, hardhat and ganache. The chain's source makes the changes.
 
-use std::fmt;
+use std::{fmt, marker::PhantomData, sync::Arc};
 
 use alloy_primitives::U256;
 use schemars::JsonSchema;
 use serde::{
     Deserialize, Deserializer,
-    de::{DeserializeOwned, Error, IntoDeserializer, MapAccess, Visitor, value::MapAccessDeserializer},
+    de::{Error, IntoDeserializer, MapAccess, Visitor, value::MapAccessDeserializer},
 };
 use tokio::time::timeout_at;
 
 use crate::{
     rpc::{
+        api::{Example, Serve},
         json::{
             self,
             hex::{Data, Fixed, Number, Quantity, Word},
@@ -21,6 +22,7 @@ use crate::{
         run::{
             MethodInfo, MethodScope,
             request::{Request, open_answer},
+            runner::RequestRunner,
         },
     },
     source::testing::{
@@ -39,15 +41,6 @@ pub enum Testing {
     Static,
     /// All methods, the changes through this handle.
     Devnet(ChainControl),
-}
-
-/// A change of the chain. Its comment is its summary in the document, and its fields are the parameters.
-pub trait Change: DeserializeOwned + JsonSchema + 'static {
-    /// Parameters, for the document.
-    const EXAMPLE: &'static str;
-
-    /// Returns the change that the chain's source makes.
-    fn into_change(self) -> ChainChange;
 }
 
 /// The answer to a change, as the tool that has named the method gives it.
@@ -120,20 +113,27 @@ pub struct MiningInterval(Option<u64>);
 #[expect(dead_code, reason = "a shape")]
 pub struct Zero(String);
 
-/// Defines changes: the words by which an error counts their parameters, the parameters, an example of these, and the change.
+/// Defines methods that change the chain: the words by which an error counts their parameters, the parameters, an example of these, and
+/// the change. Their type is generic over the answer, because several tools have a name for the same change.
 macro_rules! changes {
     ($($(#[$doc:meta])* $name:ident = $expecting:literal, { $($params:tt)* }, $example:literal, |$given:ident| $change:expr;)*) => {$(
         $(#[$doc])*
         #[derive(Debug, Deserialize, JsonSchema)]
         #[serde(expecting = $expecting)]
-        pub struct $name { $($params)* }
+        pub struct $name<A = ()> {
+            #[serde(skip)]
+            _answer: PhantomData<fn() -> A>,
+            $($params)*
+        }
 
-        impl Change for $name {
-            const EXAMPLE: &'static str = $example;
+        impl<A: Answer> Serve for $name<A> {
+            type Part = Testing;
+            type Answer = A;
+            const EXAMPLE: Example = Example { params: $example, answer: A::JSON };
 
-            fn into_change(self) -> ChainChange {
-                let $given = self;
-                $change
+            async fn serve<'a>(testing: &'a Testing, _: &'a Arc<RequestRunner>, request: Request) -> Result<Vec<u8>> {
+                let $given: Self = params::parse(&request.params, request.caller.dialect)?;
+                testing.change::<A>(&request, $change).await
             }
         }
     )*};
@@ -383,15 +383,13 @@ impl Testing {
         RpcError::new(-32601, format!("{} {needs}", method.name))
     }
 
-    /// Makes a change, if the chain is a devnet under test, and answers the request.
+    /// Makes a change, if the chain is a devnet under test, and returns the answer.
     ///
     /// # Errors
     ///
-    /// Returns -32601 on a static chain, the error of the parameters, -32000 if the change cannot be made, -32005 if too
-    /// many wait, and -32016 at the deadline.
-    pub async fn change<C: Change, A: Answer>(&self, request: Request) -> Result<Vec<u8>> {
-        let change = params::parse::<C>(&request.params, request.caller.dialect)?.into_change();
-        let outcome = self.make(&request, change).await?;
+    /// Returns those of [`make`](Self::make).
+    async fn change<A: Answer>(&self, request: &Request, change: ChainChange) -> Result<Vec<u8>> {
+        let outcome = self.make(request, change).await?;
         let mut out = open_answer(&request.id);
         match outcome {
             ChangeOutcome::Done => out.extend_from_slice(A::JSON.as_bytes()),
@@ -407,7 +405,7 @@ impl Testing {
     ///
     /// # Errors
     ///
-    /// Returns the errors of [`change`](Self::change), but for those of the parameters.
+    /// Returns -32601 on a static chain, -32000 if the change cannot be made, -32005 if too many wait, and -32016 at the deadline.
     pub async fn make(&self, request: &Request, change: ChainChange) -> Result<ChangeOutcome> {
         let Self::Devnet(control) = self else { return Err(self.lacks(request.method)) };
         match timeout_at(request.ticket.deadline().into(), control.make(change)).await {

@@ -100,12 +100,12 @@ impl Serve for NodeInfo {
 
     async fn serve<'a>((): &'a (), runner: &'a Arc<RequestRunner>, request: Request) -> Result<Vec<u8>> {
         params::parse::<Self>(&request.params, request.caller.dialect)?;
-        let (target, at) = (request.method.target, runner.clone());
+        let at = runner.clone();
         let write = move |backend: &Backend, run: &mut Run<'_>| {
             json::value(&mut run.out, &NodeDescription::of(backend, run.published, ForkConfig::of(&at)));
             Ok(())
         };
-        runner.run_step(target, request, write).await.map(|((), answer)| answer)
+        runner.write(request, write).await
     }
 }
 
@@ -179,7 +179,6 @@ impl Serve for Metadata {
             return Err(RpcError::internal("a chain that does not describe itself"));
         };
         let published = runner.published();
-        let target = request.method.target;
         let write = move |backend: &Backend, run: &mut Run<'_>| {
             let shown = |&(id, BlockNumHash { number, hash }): &(u64, BlockNumHash)| {
                 (format!("{id:#x}"), (number, Fixed(hash.0)))
@@ -199,6 +198,6 @@ impl Serve for Metadata {
             json::value(&mut run.out, &metadata);
             Ok(())
         };
-        runner.run_step(target, Request { published, ..request }, write).await.map(|((), answer)| answer)
+        runner.write(Request { published, ..request }, write).await
     }
 }

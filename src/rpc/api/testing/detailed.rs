@@ -41,9 +41,9 @@ impl Serve for MineDetailed {
         let change = mine_by(options);
         let ChainChange::Mine { blocks, .. } = change else { return Err(RpcError::internal("another change")) };
         testing.make(&request, change).await?;
-        let (target, published) = (request.method.target, runner.published());
+        let published = runner.published();
         let write = move |backend: &Backend, run: &mut Run<'_>| write(backend, run, blocks);
-        runner.run_step(target, Request { published, ..request }, write).await.map(|((), answer)| answer)
+        runner.write(Request { published, ..request }, write).await
     }
 }
 

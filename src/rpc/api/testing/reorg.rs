@@ -16,11 +16,7 @@ use crate::{
         json::hex::{Data, Number},
         params::{self, CallObject},
         protocol::error::{Result, RpcError},
-        run::{
-            Backend, Run,
-            request::{Request, open_answer},
-            runner::RequestRunner,
-        },
+        run::{Backend, Run, request::Request, runner::RequestRunner},
     },
     source::testing::{ChainChange, ChangeError},
 };
@@ -74,12 +70,9 @@ impl Serve for Reorganise {
     const EXAMPLE: Example = Example { params: "[0, []]", answer: "null" };
 
     async fn serve<'a>(testing: &'a Testing, runner: &'a Arc<RequestRunner>, request: Request) -> Result<Vec<u8>> {
-        let target = request.method.target;
-        let (blocks, _) = runner.run_step(target, request.clone(), sign).await?;
+        let (blocks, _) = runner.run(request.clone(), sign).await?;
         testing.make(&request, ChainChange::Reorganise { blocks }).await?;
-        let mut out = open_answer(&request.id);
-        out.extend_from_slice(b"null");
-        Ok(out)
+        Ok(request.answer(&()))
     }
 }
 

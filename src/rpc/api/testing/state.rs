@@ -12,11 +12,7 @@ use crate::{
         json::{self, Lookup, hex::Data},
         params,
         protocol::error::{Result, RpcError},
-        run::{
-            Backend, Run,
-            request::{Request, open_answer},
-            runner::RequestRunner,
-        },
+        run::{Backend, Run, request::Request, runner::RequestRunner},
     },
     source::testing::{ChainChange, state_file::StateFile},
 };
@@ -71,8 +67,6 @@ impl Serve for Load {
         let Self { state } = params::parse(&request.params, request.caller.dialect)?;
         let file = StateFile::read(&state.0).map_err(|error| RpcError::params(format!("params[0]: {error}")))?;
         testing.make(&request, ChainChange::Load(Box::new(file))).await?;
-        let mut out = open_answer(&request.id);
-        json::value(&mut out, &true);
-        Ok(out)
+        Ok(request.answer(&true))
     }
 }

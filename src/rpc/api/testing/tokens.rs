@@ -16,11 +16,7 @@ use crate::{
         json::hex::{Fixed, Number},
         params,
         protocol::error::{Result, RpcError},
-        run::{
-            Backend, Run,
-            request::{Request, open_answer},
-            runner::RequestRunner,
-        },
+        run::{Backend, Run, request::Request, runner::RequestRunner},
     },
     source::testing::{AccountEdit, ChainChange},
 };
@@ -89,12 +85,10 @@ async fn set(
     amount: U256,
 ) -> Result<Vec<u8>> {
     let find = move |backend: &Backend, run: &mut Run<'_>| find_slot(backend, run, token, data.clone(), amount);
-    let ((contract, slot), _) = runner.run_step(request.method.target, request.clone(), find).await?;
+    let ((contract, slot), _) = runner.run(request.clone(), find).await?;
     let edit = AccountEdit { address: contract, slot: Some((slot, amount)), ..AccountEdit::default() };
     testing.make(&request, ChainChange::Edit(edit)).await?;
-    let mut out = open_answer(&request.id);
-    out.extend_from_slice(b"null");
-    Ok(out)
+    Ok(request.answer(&()))
 }
 
 /// Returns the slot that, set to `amount`, is the result of the call, and the contract that has it: that of a proxy is the token's own.

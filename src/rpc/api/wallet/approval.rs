@@ -48,21 +48,20 @@ pub async fn answer<T: Send + Sync + 'static>(
     admit: impl Fn(&Backend, &mut Run<'_>) -> Result<Option<(T, Asked)>> + Clone + Send + Sync + 'static,
     finish: fn(&Backend, &mut Run<'_>, &T) -> Result<()>,
 ) -> Result<Vec<u8>> {
-    let target = request.method.target;
     refresh(runner, &request, account).await;
-    let (admitted, answer) = runner.run_step(target, request.clone(), admit).await?;
+    let (admitted, answer) = runner.run(request.clone(), admit).await?;
     let Some((waiting, asked)) = admitted else { return Ok(answer) };
     let request = approved(runner, request, asked).await?;
     // Nonces and fees are those of this moment.
     refresh(runner, &request, account).await;
     let waiting = Arc::new(waiting);
     let finish = move |backend: &Backend, run: &mut Run<'_>| finish(backend, run, &waiting);
-    runner.run_step(target, request, finish).await.map(|((), answer)| answer)
+    runner.write(request, finish).await
 }
 
 /// Asks the upstream for the nonce of an account of the wallet, and for the fees.
 async fn refresh(runner: &RequestRunner, request: &Request, account: Option<Address>) {
-    let wallet = runner.wallet();
+    let wallet = &runner.backend.wallet;
     let account = account.and_then(|address| wallet.accounts.find(address)).map(SigningAccount::address);
     if let (Some(sending), Some(account), true) = (&wallet.sending, account, request.caller.client.may_use_wallet()) {
         sending.refresh(account, runner.published().head().hash()).await;
@@ -72,7 +71,7 @@ async fn refresh(runner: &RequestRunner, request: &Request, account: Option<Addr
 /// Waits for approval. Returns the request on the newest snapshot, with a new deadline.
 async fn approved(runner: &RequestRunner, request: Request, asked: Asked) -> Result<Request> {
     drop(request.starting.as_ref().and_then(|starting| starting.release()));
-    let asking = runner.wallet().approvals.ask(asked);
+    let asking = runner.backend.wallet.approvals.ask(asked);
     let approved = tokio::select! {
         // In this order, because nothing is signed for a client whose token is gone when it is approved.
         biased;

@@ -71,7 +71,7 @@ impl Serve for SendCalls {
     async fn serve<'a>((): &'a (), runner: &'a Arc<RequestRunner>, request: Request) -> Result<Vec<u8>> {
         // A batch that is not valid is rejected later, for its first fault.
         let from = Self::parse(&request.params, request.caller.dialect).ok().and_then(|batch| {
-            let first = || runner.wallet().accounts.first().map(SigningAccount::address);
+            let first = || runner.backend.wallet.accounts.first().map(SigningAccount::address);
             batch.from.or_else(first)
         });
         let admit = |backend: &Backend, run: &mut Run<'_>| {

@@ -27,12 +27,8 @@ use crate::{
             runner::RequestRunner,
         },
     },
-    scheduler::{LaneName, RunTarget},
     watch::{WatchId, WatchTask},
 };
-
-/// The target of the runs that parse payloads.
-const PARSE: RunTarget = RunTarget::On(LaneName::Bundle);
 
 /// The bundles, and the snapshot after which all is news.
 ///
@@ -94,7 +90,7 @@ async fn begin_watch(
     let bytes = list.room(owner.as_deref()).saturating_sub(Watch::BYTES);
     let room = WatchRoom { bundles: list.limits.bundles, bytes };
     let parse = move |backend: &Backend, run: &mut Run<'_>| parse(run, &backend.limits.shape, room);
-    let (parsed, out) = runner.run_step(PARSE, request.clone(), parse).await?;
+    let (parsed, out) = runner.run(request.clone(), parse).await?;
     let WatchRequest { bundles, selector, bytes } = parsed;
     let (dialect, backend, id) = (request.caller.dialect, &runner.backend, WatchId(rand::random()));
     let bundles = bundles
@@ -161,13 +157,13 @@ impl Serve for End {
     type Answer = bool;
     const EXAMPLE: Example = Example { params: r#"["0x4ae1b3f7ad0b86a0f5f2c3d8ab0c1d2e"]"#, answer: "true" };
 
-    async fn serve(watches: &Watches, runner: &Arc<RequestRunner>, request: Request) -> Result<Vec<u8>> {
+    async fn serve(watches: &Watches, _: &Arc<RequestRunner>, request: Request) -> Result<Vec<u8>> {
         let id = params::parse::<Self>(&request.params, request.caller.dialect)?.watch();
         // Only a watch that stands can be another client's.
         if watches.list.get(id).is_some() {
             find(watches, id, &request)?;
         }
-        answer(runner, &request, |out| json::value(out, &watches.list.remove(id)))
+        Ok(request.answer(&watches.list.remove(id)))
     }
 }
 
@@ -183,7 +179,7 @@ fn find(watches: &Watches, id: WatchId, request: &Request) -> Result<Arc<Watch>>
 fn answer(runner: &RequestRunner, request: &Request, write: impl FnOnce(&mut Vec<u8>)) -> Result<Vec<u8>> {
     let mut out = open_answer(&request.id);
     write(&mut out);
-    json::check_length(&out, runner.limits().max_response)?;
+    json::check_length(&out, runner.backend.limits.max_response)?;
     Ok(out)
 }
 
@@ -209,7 +205,7 @@ async fn poll(
     let mut stopping = watches.list.stopping();
     // Without news in time, the answer says so.
     tokio::select! {
-        _ = timeout(wait.min(runner.limits().sync.most), poll.changed_after(since)) => {}
+        _ = timeout(wait.min(runner.backend.limits.sync.most), poll.changed_after(since)) => {}
         _ = stopping.wait_for(|stopping| *stopping) => {}
     }
     Ok(())
