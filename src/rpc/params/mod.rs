@@ -28,12 +28,15 @@ use alloy_primitives::{B256, U256};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{
     Deserialize, Deserializer,
-    de::{DeserializeOwned, Error, MapAccess, Visitor, value::MapAccessDeserializer},
+    de::{
+        DeserializeOwned, Error, MapAccess, Visitor,
+        value::{self, MapAccessDeserializer, StrDeserializer},
+    },
 };
 use serde_json::value::{RawValue, to_raw_value};
 
 use super::{
-    json::hex::{Fixed, Quantity},
+    json::hex::{Fixed, Quantity, parse_fixed, parse_quantity},
     protocol::{
         dialect::Dialect,
         error::{Result, RpcError},
@@ -146,6 +149,39 @@ fn in_words_of_json(text: &str) -> Cow<'_, str> {
         _ => return text.into(),
     };
     format!("{before}expected {word}").into()
+}
+
+/// Deserializes a value that is a string or an object, as `expected` tells in errors.
+pub fn text_or_object<'de, D: Deserializer<'de>, O: Deserialize<'de>, T>(
+    deserializer: D,
+    expected: &'static str,
+    text: fn(&str) -> Result<T, String>,
+    object: fn(O) -> Result<T, String>,
+) -> Result<T, D::Error> {
+    struct TextOrObject<O, T>(&'static str, fn(&str) -> Result<T, String>, fn(O) -> Result<T, String>);
+
+    impl<'de, O: Deserialize<'de>, T> Visitor<'de> for TextOrObject<O, T> {
+        type Value = T;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str(self.0)
+        }
+
+        fn visit_str<E: Error>(self, text: &str) -> Result<T, E> {
+            (self.1)(text).map_err(E::custom)
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<T, A::Error> {
+            (self.2)(O::deserialize(MapAccessDeserializer::new(map))?).map_err(A::Error::custom)
+        }
+    }
+
+    deserializer.deserialize_any(TextOrObject(expected, text, object))
+}
+
+/// Deserializes a value from a string.
+pub fn from_text<T: DeserializeOwned>(text: &str) -> Result<T, String> {
+    T::deserialize(StrDeserializer::<value::Error>::new(text)).map_err(|error| error.to_string())
 }
 
 /// Parses a value that was set aside because its type depends on another field. Errors name the wrong field.
@@ -267,62 +303,46 @@ const HASH_TEXT: usize = 66;
 
 impl<'de> Deserialize<'de> for SelectorParam {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct SelectorVisitor;
-
-        impl<'de> Visitor<'de> for SelectorVisitor {
-            type Value = SelectorParam;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a block selector: a hex number, a block hash, latest, pending, safe, finalized, earliest, or an object with blockNumber, blockHash or snapshotId")
-            }
-
-            fn visit_str<E: Error>(self, text: &str) -> Result<SelectorParam, E> {
-                Ok(SelectorParam(match text {
-                    "latest" => Selector::Latest,
-                    "pending" => Selector::Pending,
-                    "safe" => Selector::Safe,
-                    "finalized" => Selector::Finalized,
-                    "earliest" => Selector::Earliest,
-                    // A number of this length is past 64 bits, so this is a hash.
-                    hash if hash.len() == HASH_TEXT => {
-                        Selector::Hash(super::json::hex::parse_fixed(hash).map_err(E::custom)?.into())
-                    }
-                    number => {
-                        let number: U256 = super::json::hex::parse_quantity(number).map_err(|reason| {
-                            let shown = shown::wrong(number);
-                            E::custom(format_args!(
-                                "{shown}: {reason}: expected a hex number, a block hash, latest, pending, safe, finalized or earliest"
-                            ))
-                        })?;
-                        Selector::Number(
-                            number.try_into().map_err(|_| E::custom("block number out of range: at most 64 bits"))?,
-                        )
-                    }
-                }))
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<SelectorParam, A::Error> {
-                let object = SelectorObject::deserialize(MapAccessDeserializer::new(map))?;
-                let block = match (object.block_number, object.block_hash, object.snapshot_id) {
-                    (Some(number), None, None) => BlockHashOrNumber::Number(number.0),
-                    (None, Some(hash), None) => BlockHashOrNumber::Hash(hash.into()),
-                    (None, None, Some(id)) if object.transaction_index.is_none() => {
-                        return Ok(SelectorParam(Selector::Snapshot(SnapshotId(id.0))));
-                    }
-                    (None, None, Some(_)) => {
-                        return Err(A::Error::custom("transactionIndex: expected beside blockNumber or blockHash"));
-                    }
-                    _ => {
-                        return Err(A::Error::custom("expected exactly one of blockNumber, blockHash and snapshotId"));
-                    }
-                };
-                Ok(SelectorParam(match object.transaction_index {
-                    Some(IndexParam(Some(count))) => Selector::Within { block, count },
-                    Some(IndexParam(None)) | None => block.into(),
-                }))
-            }
-        }
-
-        deserializer.deserialize_any(SelectorVisitor)
+        const EXPECTED: &str = "a block selector: a hex number, a block hash, latest, pending, safe, finalized, earliest, or an object with blockNumber, blockHash or snapshotId";
+        text_or_object(deserializer, EXPECTED, |text| selector(text).map(Self), |object| selector_of(object).map(Self))
     }
+}
+
+/// Returns the selector that a string is.
+fn selector(text: &str) -> Result<Selector, String> {
+    Ok(match text {
+        "latest" => Selector::Latest,
+        "pending" => Selector::Pending,
+        "safe" => Selector::Safe,
+        "finalized" => Selector::Finalized,
+        "earliest" => Selector::Earliest,
+        // A number of this length is past 64 bits, so this is a hash.
+        hash if hash.len() == HASH_TEXT => Selector::Hash(parse_fixed(hash)?.into()),
+        number => {
+            let number: U256 = parse_quantity(number).map_err(|reason| {
+                let shown = shown::wrong(number);
+                format!(
+                    "{shown}: {reason}: expected a hex number, a block hash, latest, pending, safe, finalized or earliest"
+                )
+            })?;
+            Selector::Number(number.try_into().map_err(|_| "block number out of range: at most 64 bits")?)
+        }
+    })
+}
+
+/// Returns the selector that an object is.
+fn selector_of(object: SelectorObject) -> Result<Selector, String> {
+    let block = match (object.block_number, object.block_hash, object.snapshot_id) {
+        (Some(number), None, None) => BlockHashOrNumber::Number(number.0),
+        (None, Some(hash), None) => BlockHashOrNumber::Hash(hash.into()),
+        (None, None, Some(id)) if object.transaction_index.is_none() => {
+            return Ok(Selector::Snapshot(SnapshotId(id.0)));
+        }
+        (None, None, Some(_)) => return Err("transactionIndex: expected beside blockNumber or blockHash".into()),
+        _ => return Err("expected exactly one of blockNumber, blockHash and snapshotId".into()),
+    };
+    Ok(match object.transaction_index {
+        Some(IndexParam(Some(count))) => Selector::Within { block, count },
+        Some(IndexParam(None)) | None => block.into(),
+    })
 }

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use serde::Deserialize;
+use jsonrpsee::types::{Response, ResponsePayload};
 use serde_json::value::RawValue;
 
 use super::request::Request;
@@ -32,21 +32,6 @@ pub trait Leader: std::fmt::Debug + Send + Sync {
     fn forward<'a>(&'a self, request: &'a Request) -> BoxFuture<'a, Result<Bytes>>;
 }
 
-/// An answer of the leader.
-#[derive(Deserialize)]
-struct LeaderAnswer<'a> {
-    #[serde(borrow)]
-    result: Option<&'a RawValue>,
-    error: Option<LeaderError>,
-}
-
-#[derive(Deserialize)]
-struct LeaderError {
-    code: i32,
-    message: String,
-    data: Option<Box<RawValue>>,
-}
-
 /// Returns the JSON of the result that another node gives.
 ///
 /// # Errors
@@ -55,10 +40,9 @@ struct LeaderError {
 pub async fn ask(leader: &dyn Leader, request: &Request) -> Result<Box<RawValue>> {
     let answer = leader.forward(request).await?;
     let unreadable = |error: serde_json::Error| RpcError::internal(&format!("the leader's answer: {error}"));
-    let LeaderAnswer { result, error } = objects::from_slice(&answer).map_err(unreadable)?;
-    match (result, error) {
-        (_, Some(LeaderError { code, message, data: Some(data) })) => Err(RpcError::with_data(code, message, data)),
-        (_, Some(LeaderError { code, message, data: None })) => Err(RpcError::new(code, message)),
-        (result, None) => Ok(result.map_or_else(|| RawValue::NULL.to_owned(), ToOwned::to_owned)),
+    let answer: Response<'_, Box<RawValue>> = objects::from_slice(&answer).map_err(unreadable)?;
+    match answer.payload {
+        ResponsePayload::Success(result) => Ok(result.into_owned()),
+        ResponsePayload::Error(error) => Err(RpcError::Answer(error.into_owned())),
     }
 }

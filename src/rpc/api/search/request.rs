@@ -4,12 +4,9 @@ use std::{borrow::Cow, fmt::Display, str::FromStr, sync::Arc};
 
 use alloy_primitives::{Address, B256, I256, U256};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{
-    Deserialize, Deserializer,
-    de::{Error, MapAccess, Visitor, value::MapAccessDeserializer},
-};
+use serde::{Deserialize, Deserializer, de::Error};
 
-use crate::rpc::params::{AbiItemParam, CustomErrors, SelectorParam, ShapeLimits};
+use crate::rpc::params::{AbiItemParam, CustomErrors, SelectorParam, ShapeLimits, text_or_object};
 use crate::{
     engine::{
         Aim, BundleSearch, CallFees, CallIndex, Objective, Outputs, SearchedValues, SimCall, Simulation,
@@ -176,39 +173,23 @@ impl Search {
     /// Returns -32602 with the path of the wrong field, -38026 if there are too many blocks or calls, or -32005 if there
     /// are too many variants.
     pub fn into_request(self, dialect: &Dialect, limits: &ShapeLimits) -> Result<SearchRequest> {
-        self.payload.into_request(self.block, dialect, limits)
-    }
-}
-
-impl SearchPayload {
-    /// Checks a search on the state of a block, and converts it. Errors name fields of `params[0]`.
-    ///
-    /// # Errors
-    ///
-    /// Returns those of [`Search::into_request`].
-    pub fn into_request(
-        self,
-        selector: Option<SelectorParam>,
-        dialect: &Dialect,
-        limits: &ShapeLimits,
-    ) -> Result<SearchRequest> {
-        let payload = self;
-        let SearchPayload { vary, objective, require, top, outputs, .. } = payload;
+        let SearchPayload { vary, objective, require, top, outputs, errors, .. } = self.payload;
+        let SearchPayload { block_state_calls, trace_transfers, validation, return_full_transactions, .. } =
+            self.payload;
         let RequireParam { when, least } = require.unwrap_or_default();
-        let when =
-            when.map(|when| conditions(when, &payload.block_state_calls, "params[0].require.when")).transpose()?;
+        let when = when.map(|when| conditions(when, &block_state_calls, "params[0].require.when")).transpose()?;
         let shows = outputs.is_some();
-        let rest = Payload {
-            block_state_calls: payload.block_state_calls,
-            trace_transfers: payload.trace_transfers,
-            validation: payload.validation,
-            return_full_transactions: payload.return_full_transactions,
+        let simulated = Payload {
+            block_state_calls,
+            trace_transfers,
+            validation,
+            return_full_transactions,
             outputs,
+            errors,
             when: None,
-            errors: payload.errors,
         };
         let SimulationRequest { simulation, selector, full_transactions, errors, .. } =
-            rest.into_request(selector, dialect, limits, true)?;
+            simulated.into_request(self.block, dialect, limits, true)?;
         let form = ResultForm { outputs: simulation.outputs, full_transactions, errors };
         let simulation = Simulation { when, ..simulation };
         if vary.is_empty() || vary.len() > 2 {
@@ -481,29 +462,13 @@ fn index(text: &str) -> Option<(usize, &str)> {
 
 impl<'de> Deserialize<'de> for ObjectiveParam {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct ObjectiveVisitor;
-
-        impl<'de> Visitor<'de> for ObjectiveVisitor {
-            type Value = ObjectiveParam;
-
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("\"coinbase\", \"gasUsed\", or an object with account, and token or gasPrice if wanted")
-            }
-
-            fn visit_str<E: Error>(self, text: &str) -> Result<ObjectiveParam, E> {
-                match text {
-                    "coinbase" => Ok(ObjectiveParam::Named(NamedObjective::Coinbase)),
-                    "gasUsed" => Ok(ObjectiveParam::Named(NamedObjective::GasUsed)),
-                    _ => Err(E::invalid_value(serde::de::Unexpected::Str(text), &self)),
-                }
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<ObjectiveParam, A::Error> {
-                AccountObjective::deserialize(MapAccessDeserializer::new(map)).map(ObjectiveParam::Account)
-            }
-        }
-
-        deserializer.deserialize_any(ObjectiveVisitor)
+        const EXPECTED: &str = "\"coinbase\", \"gasUsed\", or an object with account, and token or gasPrice if wanted";
+        let named = |text: &str| match text {
+            "coinbase" => Ok(Self::Named(NamedObjective::Coinbase)),
+            "gasUsed" => Ok(Self::Named(NamedObjective::GasUsed)),
+            _ => Err(format!("invalid value: string {text:?}, expected {EXPECTED}")),
+        };
+        text_or_object(deserializer, EXPECTED, named, |account| Ok(Self::Account(account)))
     }
 }
 

@@ -36,8 +36,7 @@ impl Method for SimulateV1 {
     };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
-        let payload = Payload::from(self.payload);
-        simulate(backend, run, payload.into_request(self.block, run.dialect, &backend.limits.shape, false)?)?;
+        simulate(backend, run, self.into_request(run.dialect, &backend.limits.shape)?)?;
         Ok(Lookup::Found)
     }
 }
@@ -50,7 +49,7 @@ impl Method for Simulate {
     };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
-        simulate(backend, run, self.payload.into_request(self.block, run.dialect, &backend.limits.shape, true)?)?;
+        simulate(backend, run, self.into_request(run.dialect, &backend.limits.shape)?)?;
         Ok(Lookup::Found)
     }
 }

@@ -3,10 +3,7 @@
 use std::{borrow::Cow, fmt};
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{
-    Deserialize, Deserializer,
-    de::{Error, MapAccess, Visitor, value::MapAccessDeserializer},
-};
+use serde::{Deserialize, Deserializer, de::Error};
 
 use crate::{
     engine::{CallIndex, Conditions, Outputs, RequiredEnd, SimBlock, SimCall, Simulation},
@@ -15,7 +12,8 @@ use crate::{
         json::hex::Data,
         params::{
             AbiItemParam, BlockOverridesParam, CallObject, CustomErrors, SelectorParam, ShapeLimits,
-            StateOverridesParam, block_overrides, parse, require, state_overrides, transaction,
+            StateOverridesParam, block_overrides, from_text, parse, require, state_overrides, text_or_object,
+            transaction,
         },
         protocol::{
             dialect::Dialect,
@@ -51,26 +49,26 @@ impl SimulationRequest {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(expecting = "1 or 2 parameters: payload, block")]
 pub struct SimulateV1 {
-    pub(super) payload: SimulateV1Payload,
+    payload: SimulateV1Payload,
     #[serde(default)]
     #[schemars(extend("x-needed" = "on /"))]
-    pub(super) block: Option<SelectorParam>,
+    block: Option<SelectorParam>,
 }
 
 /// Simulates as `eth_simulateV1` does, and returns the named outputs only. See README.md for their shapes.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(expecting = "1 or 2 parameters: payload, block")]
 pub struct Simulate {
-    pub(super) payload: Payload,
+    payload: Payload,
     #[serde(default)]
     #[schemars(extend("x-needed" = "on /"))]
-    pub(super) block: Option<SelectorParam>,
+    block: Option<SelectorParam>,
 }
 
 /// The payload of `eth_simulateV1`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct SimulateV1Payload {
+struct SimulateV1Payload {
     /// The blocks, in their order.
     #[schemars(length(min = 1))]
     block_state_calls: Vec<SimBlockParam>,
@@ -83,7 +81,7 @@ pub(super) struct SimulateV1Payload {
 }
 
 /// The payload of `presim_simulate`.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Payload {
     /// The blocks, in their order.
@@ -166,8 +164,7 @@ const OUTPUTS: [(&str, Outputs); 14] = [
 ///
 /// Returns -32602 with the path of the wrong field, or -38026 if there are too many blocks or calls.
 pub fn parse_simulation(params: &str, dialect: &Dialect, limits: &ShapeLimits) -> Result<SimulationRequest> {
-    let SimulateV1 { payload, block } = parse(params, dialect)?;
-    Payload::from(payload).into_request(block, dialect, limits, false)
+    parse::<SimulateV1>(params, dialect)?.into_request(dialect, limits)
 }
 
 /// Parses the parameters of `presim_simulate`: those of `eth_simulateV1`, with `outputs`, `when` and `errors`, and with
@@ -177,22 +174,21 @@ pub fn parse_simulation(params: &str, dialect: &Dialect, limits: &ShapeLimits) -
 ///
 /// Returns -32602 with the path of the wrong field, or -38026 if there are too many blocks or calls.
 pub fn parse_presim_simulation(params: &str, dialect: &Dialect, limits: &ShapeLimits) -> Result<SimulationRequest> {
-    let Simulate { payload, block } = parse(params, dialect)?;
-    payload.into_request(block, dialect, limits, true)
+    parse::<Simulate>(params, dialect)?.into_request(dialect, limits)
 }
 
-impl From<SimulateV1Payload> for Payload {
-    fn from(payload: SimulateV1Payload) -> Self {
-        let SimulateV1Payload { block_state_calls, trace_transfers, validation, return_full_transactions } = payload;
-        Self {
-            block_state_calls,
-            trace_transfers,
-            validation,
-            return_full_transactions,
-            outputs: None,
-            when: None,
-            errors: None,
-        }
+impl SimulateV1 {
+    pub(super) fn into_request(self, dialect: &Dialect, limits: &ShapeLimits) -> Result<SimulationRequest> {
+        let SimulateV1Payload { block_state_calls, trace_transfers, validation, return_full_transactions } =
+            self.payload;
+        Payload { block_state_calls, trace_transfers, validation, return_full_transactions, ..Payload::default() }
+            .into_request(self.block, dialect, limits, false)
+    }
+}
+
+impl Simulate {
+    pub(super) fn into_request(self, dialect: &Dialect, limits: &ShapeLimits) -> Result<SimulationRequest> {
+        self.payload.into_request(self.block, dialect, limits, true)
     }
 }
 
@@ -320,26 +316,8 @@ impl SimBlockParam {
 
 impl<'de> Deserialize<'de> for SimCallParam {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct CallVisitor;
-
-        impl<'de> Visitor<'de> for CallVisitor {
-            type Value = SimCallParam;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a call object")
-            }
-
-            fn visit_str<E: Error>(self, text: &str) -> Result<SimCallParam, E> {
-                let raw = Data::deserialize(serde::de::value::StrDeserializer::new(text))?;
-                Ok(SimCallParam::Signed(raw))
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<SimCallParam, A::Error> {
-                CallObject::deserialize(MapAccessDeserializer::new(map)).map(|call| SimCallParam::Unsigned(call.into()))
-            }
-        }
-
-        deserializer.deserialize_any(CallVisitor)
+        let signed = |text: &str| from_text(text).map(Self::Signed);
+        text_or_object(deserializer, "a call object", signed, |call: CallObject| Ok(Self::Unsigned(call.into())))
     }
 }
 

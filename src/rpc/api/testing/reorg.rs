@@ -1,13 +1,10 @@
 //! Reorganisations that a client makes.
 
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc};
 
 use alloy_consensus::{Transaction, TxEnvelope, transaction::Recovered};
 use schemars::JsonSchema;
-use serde::{
-    Deserialize, Deserializer,
-    de::{Error, IntoDeserializer, MapAccess, Visitor, value::MapAccessDeserializer},
-};
+use serde::{Deserialize, Deserializer};
 
 use super::changes::Testing;
 use crate::{
@@ -42,25 +39,9 @@ enum GivenTransaction {
 
 impl<'de> Deserialize<'de> for GivenTransaction {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct TransactionVisitor;
-
-        impl<'de> Visitor<'de> for TransactionVisitor {
-            type Value = GivenTransaction;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a signed transaction or an object")
-            }
-
-            fn visit_str<E: Error>(self, text: &str) -> Result<GivenTransaction, E> {
-                Data::deserialize(text.into_deserializer()).map(GivenTransaction::Signed)
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<GivenTransaction, A::Error> {
-                CallObject::deserialize(MapAccessDeserializer::new(map)).map(|call| GivenTransaction::Call(call.into()))
-            }
-        }
-
-        deserializer.deserialize_any(TransactionVisitor)
+        let signed = |text: &str| params::from_text(text).map(Self::Signed);
+        let call = |call: CallObject| Ok(Self::Call(call.into()));
+        params::text_or_object(deserializer, "a signed transaction or an object", signed, call)
     }
 }
 

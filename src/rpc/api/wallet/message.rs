@@ -1,15 +1,12 @@
 //! Signatures of messages (EIP-191, EIP-712).
 
-use std::{borrow::Cow, fmt, sync::Arc};
+use std::{borrow::Cow, sync::Arc};
 
 use alloy_dyn_abi::eip712::Eip712Types;
 use alloy_primitives::{Address, Bytes};
 use alloy_sol_types::Eip712Domain;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{
-    Deserialize, Deserializer,
-    de::{DeserializeOwned, Error, MapAccess, Visitor, value::MapAccessDeserializer},
-};
+use serde::{Deserialize, Deserializer, de::DeserializeOwned};
 use serde_json::{Map, Value};
 
 use super::approval::{answer, asker};
@@ -21,7 +18,7 @@ use crate::{
             self,
             hex::{Data, Fixed, parse_fixed},
         },
-        params::parse,
+        params::{parse, text_or_object},
         protocol::error::{Result, RpcError},
         run::{Backend, Run, request::Request, runner::RequestRunner},
     },
@@ -255,30 +252,15 @@ impl JsonSchema for TypedDataParam {
 
 impl<'de> Deserialize<'de> for TypedDataParam {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct TypedDataVisitor;
-
-        impl<'de> Visitor<'de> for TypedDataVisitor {
-            type Value = TypedDataParam;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(
-                    "typed data: an object with types, primaryType, domain and message, or its JSON as a string",
-                )
-            }
-
-            fn visit_str<E: Error>(self, text: &str) -> Result<TypedDataParam, E> {
-                let mut deserializer = serde_json::Deserializer::from_str(text);
-                let parsed = serde_path_to_error::deserialize(ObjectsOnly(&mut deserializer))
-                    .map_err(|error| E::custom(format_args!("{}: {}", error.path(), error.inner())))?;
-                deserializer.end().map_err(E::custom)?;
-                Ok(TypedDataParam(parsed))
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<TypedDataParam, A::Error> {
-                TypedDataFields::deserialize(MapAccessDeserializer::new(map)).map(TypedDataParam)
-            }
-        }
-
-        deserializer.deserialize_any(TypedDataVisitor)
+        const EXPECTED: &str =
+            "typed data: an object with types, primaryType, domain and message, or its JSON as a string";
+        let read = |text: &str| {
+            let mut json = serde_json::Deserializer::from_str(text);
+            let parsed = serde_path_to_error::deserialize(ObjectsOnly(&mut json))
+                .map_err(|error| format!("{}: {}", error.path(), error.inner()))?;
+            json.end().map_err(|error| error.to_string())?;
+            Ok(Self(parsed))
+        };
+        text_or_object(deserializer, EXPECTED, read, |fields| Ok(Self(fields)))
     }
 }

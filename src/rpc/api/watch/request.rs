@@ -1,6 +1,6 @@
 //! The parameters of the methods for standing bundles.
 
-use std::{collections::HashSet, time::Duration};
+use std::collections::HashSet;
 
 use alloy_primitives::I256;
 use schemars::JsonSchema;
@@ -11,10 +11,9 @@ use crate::rpc::{
     api::search::request::{Search, SearchPayload, SearchRequest, SignedParam},
     params::{SelectorParam, ShapeLimits, parse},
 };
-use crate::watch::WatchId;
 use crate::{
     engine::{Aim, SimCall, Simulation, VariedPart, VariedTarget},
-    ledger::{Selector, SnapshotId},
+    ledger::Selector,
     rpc::{
         api::simulate::{Payload, SimulationRequest, parse_presim_simulation},
         json::hex::{Fixed, Number, Quantity},
@@ -62,10 +61,10 @@ pub enum WatchedPayload {
 #[serde(expecting = "1 or 2 parameters: the bundles, \"pending\" or \"latest\"")]
 pub struct Begin {
     #[schemars(length(min = 1))]
-    bundles: Vec<WatchedParam>,
+    pub bundles: Vec<WatchedParam>,
     /// pending or latest: the snapshots on which the bundles run. pending by default.
     #[serde(default)]
-    block: Option<SelectorParam>,
+    pub block: Option<SelectorParam>,
 }
 
 /// The parameters of `eth_subscribe` with `presim_watch` as the first.
@@ -73,9 +72,9 @@ pub struct Begin {
 #[serde(expecting = "2 or 3 parameters: \"presim_watch\", the bundles, \"pending\" or \"latest\"")]
 pub struct BeginBySubscription {
     _subject: String,
-    bundles: Vec<WatchedParam>,
+    pub bundles: Vec<WatchedParam>,
     #[serde(default)]
-    block: Option<SelectorParam>,
+    pub block: Option<SelectorParam>,
 }
 
 /// The bounds of a request to let bundles stand.
@@ -124,8 +123,8 @@ struct OnlyParam {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(expecting = "2 parameters: the watch, the id of a snapshot")]
 pub struct Rewatch {
-    watch: Fixed<16>,
-    id: Quantity<u64>,
+    pub watch: Fixed<16>,
+    pub id: Quantity<u64>,
 }
 
 /// The answers of standing bundles that changed after a snapshot. Waits until one has.
@@ -135,46 +134,28 @@ pub struct Rewatch {
     expecting = "2 or 3 parameters: the watch, the id of a snapshot, milliseconds to wait"
 )]
 pub struct Results {
-    watch: Fixed<16>,
-    id: Quantity<u64>,
+    pub watch: Fixed<16>,
+    pub id: Quantity<u64>,
     /// Milliseconds to wait for a change. 0 by default.
     #[serde(default)]
-    wait_ms: Option<Number<u64>>,
+    pub wait_ms: Option<Number<u64>>,
 }
 
 /// Takes standing bundles back.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(expecting = "1 parameter: the watch")]
 pub struct End {
-    watch: Fixed<16>,
+    pub watch: Fixed<16>,
 }
 
-impl Begin {
-    /// Checks the bundles, and converts them.
+impl WatchRequest {
+    /// Checks and converts the bundles, which are the parameter `index`, and the block after it.
     ///
     /// # Errors
     ///
     /// Returns -32602 with the path of the wrong field, -32005 if there are too many bundles or if they take too many bytes, or
     /// the errors of `presim_simulate` and `presim_search`.
-    pub fn into_request(self, dialect: &Dialect, limits: &ShapeLimits, room: WatchRoom) -> Result<WatchRequest> {
-        WatchRequest::of(self.bundles, self.block, 0, dialect, limits, room)
-    }
-}
-
-impl BeginBySubscription {
-    /// Checks the bundles, and converts them.
-    ///
-    /// # Errors
-    ///
-    /// Returns those of [`Begin::into_request`].
-    pub fn into_request(self, dialect: &Dialect, limits: &ShapeLimits, room: WatchRoom) -> Result<WatchRequest> {
-        WatchRequest::of(self.bundles, self.block, 1, dialect, limits, room)
-    }
-}
-
-impl WatchRequest {
-    /// Converts the bundles, which are the parameter `index`, and the block after it.
-    fn of(
+    pub fn of(
         bundles: Vec<WatchedParam>,
         block: Option<SelectorParam>,
         index: usize,
@@ -214,28 +195,6 @@ impl WatchRequest {
             watched.push((name, bundle));
         }
         Ok(Self { bundles: watched, selector, bytes })
-    }
-}
-
-impl Rewatch {
-    /// Returns the watch, and the snapshot whose news the client knows.
-    pub const fn parts(&self) -> (WatchId, SnapshotId) {
-        (WatchId(self.watch.0), SnapshotId(self.id.0))
-    }
-}
-
-impl Results {
-    /// Returns the watch, the snapshot whose news the client knows, and the time to wait.
-    pub fn parts(&self) -> (WatchId, SnapshotId, Duration) {
-        let wait = self.wait_ms.as_ref().map_or(0, |wait| wait.0);
-        (WatchId(self.watch.0), SnapshotId(self.id.0), Duration::from_millis(wait))
-    }
-}
-
-impl End {
-    /// Returns the watch.
-    pub const fn watch(&self) -> WatchId {
-        WatchId(self.watch.0)
     }
 }
 

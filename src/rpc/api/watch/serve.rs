@@ -52,7 +52,8 @@ impl Serve for Begin {
 
     async fn serve(watches: &Watches, runner: &Arc<RequestRunner>, request: Request) -> Result<Vec<u8>> {
         let parse = |run: &Run<'_>, limits: &ShapeLimits, room: WatchRoom| {
-            params::parse::<Self>(run.params, run.dialect)?.into_request(run.dialect, limits, room)
+            let Self { bundles, block } = params::parse(run.params, run.dialect)?;
+            WatchRequest::of(bundles, block, 0, run.dialect, limits, room)
         };
         let ((id, since), mut out) = begin_watch(watches, runner, &request, parse).await?;
         let mut object = Object::new(&mut out);
@@ -71,7 +72,8 @@ impl Serve for Begin {
 /// Returns those of `presim_watch`.
 pub async fn subscribe(watches: &Watches, runner: &Arc<RequestRunner>, request: &Request) -> Result<Vec<u8>> {
     let parse = |run: &Run<'_>, limits: &ShapeLimits, room: WatchRoom| {
-        params::parse::<BeginBySubscription>(run.params, run.dialect)?.into_request(run.dialect, limits, room)
+        let BeginBySubscription { bundles, block, .. } = params::parse(run.params, run.dialect)?;
+        WatchRequest::of(bundles, block, 1, run.dialect, limits, room)
     };
     let ((id, _), mut out) = begin_watch(watches, runner, request, parse).await?;
     json::string(&mut out, &id.to_string());
@@ -122,7 +124,8 @@ impl Serve for Rewatch {
     };
 
     async fn serve(watches: &Watches, runner: &Arc<RequestRunner>, request: Request) -> Result<Vec<u8>> {
-        let (id, since) = params::parse::<Self>(&request.params, request.caller.dialect)?.parts();
+        let Self { watch: Fixed(id), id: Quantity(since) } = params::parse(&request.params, request.caller.dialect)?;
+        let (id, since) = (WatchId(id), SnapshotId(since));
         let watch = find(watches, id, &request)?;
         let starting = request.starting.as_ref().ok_or_else(|| {
             RpcError::new(
@@ -145,8 +148,9 @@ impl Serve for Results {
     };
 
     async fn serve(watches: &Watches, runner: &Arc<RequestRunner>, request: Request) -> Result<Vec<u8>> {
-        let (id, since, wait) = params::parse::<Self>(&request.params, request.caller.dialect)?.parts();
-        let watch = find(watches, id, &request)?;
+        let Self { watch, id, wait_ms } = params::parse(&request.params, request.caller.dialect)?;
+        let (since, wait) = (SnapshotId(id.0), Duration::from_millis(wait_ms.map_or(0, |wait| wait.0)));
+        let watch = find(watches, WatchId(watch.0), &request)?;
         poll(watches, &watch, since, wait, &request, runner).await?;
         answer(runner, &request, |out| write_results(&watch, since, out))
     }
@@ -158,7 +162,8 @@ impl Serve for End {
     const EXAMPLE: Example = Example { params: r#"["0x4ae1b3f7ad0b86a0f5f2c3d8ab0c1d2e"]"#, answer: "true" };
 
     async fn serve(watches: &Watches, _: &Arc<RequestRunner>, request: Request) -> Result<Vec<u8>> {
-        let id = params::parse::<Self>(&request.params, request.caller.dialect)?.watch();
+        let Self { watch: Fixed(id) } = params::parse(&request.params, request.caller.dialect)?;
+        let id = WatchId(id);
         // Only a watch that stands can be another client's.
         if watches.list.get(id).is_some() {
             find(watches, id, &request)?;
