@@ -377,7 +377,7 @@ impl Actors {
     async fn start(parts: Parts) -> eyre::Result<Self> {
         let Parts { ports, console, config, codes, start, beside, cache, store, keyed, access, metrics, contracts } =
             parts;
-        let Start { spec, snapshots, source, sinks, testing, accounts, fleet: membership, remote, .. } = start;
+        let Start { spec, snapshots, source, sink, testing, accounts, fleet: membership, remote, .. } = start;
         let (executor, workers) = Executor::prepare(
             ExecutorConfig {
                 workers: config.workers(),
@@ -426,7 +426,7 @@ impl Actors {
         // The feed executes blocks, so it has a thread of its own that nothing else waits for.
         let feed_thread = Arbiter::new();
         let feed = {
-            let feed = StateFeed::new(source, Feed::new(snapshots.clone(), sinks, pool.clone(), &metrics));
+            let feed = StateFeed::new(source, Feed::new(snapshots.clone(), sink, pool.clone(), &metrics));
             StateFeed::start_in_arbiter(&feed_thread.handle(), move |_| feed)
         };
         let transports = if config.ipc.is_some() { 3 } else { 2 };

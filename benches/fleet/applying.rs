@@ -44,7 +44,7 @@ pub fn applying(extent: Extent) {
     let mut devnet = devnet.expect("a devnet").devnet;
 
     let follows = snapshots.load().last;
-    let mut reading = StreamReading::from(Applier::new(snapshots.mirror(), codes, LeaderClock::default()), 0);
+    let mut reading = StreamReading::from(Applier::new(snapshots.load(), codes, LeaderClock::default()), 0);
     let epoch = SnapshotId::begin(follows.epoch() + 1);
     let begun = StreamMessage::Epoch { follows, leader: "a node".to_owned() };
     let mut waiting = parts(epoch, &begun.write(LeaderTime::of(Instant::now())));
@@ -75,7 +75,7 @@ pub fn applying(extent: Extent) {
             sequence += 1;
             reading.arrive(sequence, Some(part)).expect("the next part");
         }
-        replica.replace_all(reading.state().load());
+        replica.replace_all(reading.chain().clone());
         let elapsed = began.elapsed();
         if is_sub_block {
             applied.push(elapsed);

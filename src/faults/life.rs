@@ -142,7 +142,7 @@ impl Life {
         };
         let codes = Arc::new(CodeCache::new(CODES));
         let chain = OwnChain::begin(config, &codes, &store, &StartupReason::default(), clock)?;
-        let sinks = if mutant == Mutant::NoJournal { Vec::new() } else { chain.sinks() };
+        let sink = chain.sink().filter(|_| mutant != Mutant::NoJournal);
         let snapshots = Arc::new(chain.snapshots);
         let pooled = if mutant == Mutant::ForgetfulPool { Store::in_memory(&metrics)? } else { store.clone() };
         let pool = node::pool(config, &chain.spec, &snapshots, &pooled)?;
@@ -160,7 +160,7 @@ impl Life {
             }
             false => Source::Devnet(Box::new(devnet)),
         };
-        let feed = Feed::new(snapshots.clone(), sinks, pool.clone(), &metrics);
+        let feed = Feed::new(snapshots.clone(), sink, pool.clone(), &metrics);
         Ok(Self { store, snapshots, pool, wallet, prepared: Vec::new(), feed, source })
     }
 

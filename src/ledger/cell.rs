@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
 
-use super::{CaughtUp, Chain, Divergences, FeedState, Record, Retention, Snapshot, SnapshotId, Stamp, Unfit};
+use super::{Chain, Divergences, FeedState, Record, Retention, Snapshot, SnapshotId, Stamp, Unfit};
 
 /// The lock-free cell that holds what is published. It has one writer and any number of readers.
 #[derive(Debug)]
@@ -93,12 +93,6 @@ impl Snapshots {
         let mut next = Chain::clone(&self.cell.load());
         change(&mut next);
         self.replace_all(Arc::new(next));
-    }
-
-    /// Replaces everything that is published by what a node that follows has reached, with the health of the feed and the word
-    /// on whether the node has caught up.
-    pub fn replace_from_leader(&self, reached: &Chain, feed: FeedState, caught_up: &Arc<CaughtUp>) {
-        self.replace_all(Arc::new(reached.as_followed(feed, caught_up)));
     }
 
     /// Replaces everything that is published.

@@ -18,14 +18,13 @@ use crate::{
     clock::SystemClock,
     fleet::{
         LeaderClient, Membership,
-        joining::{self, JoinedLive, Joining, PublisherJoining},
+        joining::{self, Joining, PublisherJoining},
         publishing::PublishedLive,
         replica::ReplicaSource,
         servers::{FleetChain, FleetLink},
         settings::Servers,
         state::FleetState,
     },
-    publish::Sink,
     rpc::Leader,
     upstream::Fetcher,
 };
@@ -48,22 +47,21 @@ pub async fn publish(
 ) -> eyre::Result<Start> {
     let Beginning { config, codes, store, metrics, reason, .. } = beginning;
     reason.set("it joins its fleet");
-    let LiveStart { spec, snapshots, source } = start;
+    let LiveStart { spec, snapshots: own, source } = start;
     let settings = config.joining();
     let link = joining::create(&settings, servers, spec.chain_id(), genesis).await?;
     let ours = FleetChain::of(&spec, genesis, config.live.native.clone());
     let report = |step| reason.set(step);
     let node = Joining { settings: &settings, port: Arc::new(link.clone()), codes, metrics, report: &report };
     let joining = PublisherJoining { node, store, clock: Arc::new(SystemClock::default()) };
-    let JoinedLive { publisher, shown, own, block_time } = joining.join_live(ours, snapshots).await?;
+    let (publisher, shown) = joining.join_live(ours, &own).await?;
     // Nodes that have measured other times must answer the same.
-    let spec = spec.with_block_time(block_time);
+    let spec = spec.with_block_time(Duration::from_millis(publisher.chain.block_time_ms));
     source.fetcher.join(Arc::new(FleetState::new(link.clone(), codes.clone(), true)));
     let remote = Some(source.fetcher.clone());
     let fleet = Some(Membership { link: link.clone(), leads: Some(publisher.leads.subscribe()) });
-    let sinks: Vec<Box<dyn Sink>> = vec![Box::new(publisher.stream.clone())];
     let source = Box::new(PublishedLive { publisher, source, own, link: Some(link) });
-    Ok(Start { sinks, fleet, remote, ..Start::of_foreign(spec, shown, source) })
+    Ok(Start { fleet, remote, ..Start::of_foreign(spec, shown, source) })
 }
 
 /// Begins with the image of a fleet, whose stream this node then follows.

@@ -18,7 +18,7 @@ use crate::{
     objects,
     publish::{
         Change, Sink,
-        journal::{ChainIdentity, Journal, JournalSink},
+        journal::{ChainIdentity, Journal},
     },
     rpc::{StartupReason, Testing},
     source::{
@@ -53,8 +53,8 @@ pub struct Start {
     pub spec: ChainSpec,
     pub snapshots: Arc<Snapshots>,
     pub source: Box<dyn FeedSource>,
-    /// The sinks to which what the source publishes goes before it is visible.
-    pub sinks: Vec<Box<dyn Sink>>,
+    /// The sink that takes what the source publishes before it is visible.
+    pub sink: Option<Box<dyn Sink>>,
     /// The scope of the methods for testing.
     pub testing: Testing,
     /// The accounts that the node signs for.
@@ -75,7 +75,7 @@ impl Start {
             spec,
             snapshots: snapshots.into(),
             source,
-            sinks: Vec::new(),
+            sink: None,
             testing: Testing::Off,
             accounts: Vec::new(),
             builtin: false,
@@ -141,7 +141,7 @@ impl OwnChain {
                     let first = devnet.first(&head).wrap_err("the first block cannot be opened")?;
                     let first = first.into();
                     if let Some(journal) = &journal {
-                        journal.write(&Change::of(&snapshots.load(), snapshots.next_id(), &first))?;
+                        journal.write(Change::of(&snapshots.load(), snapshots.next_id(), &first))?;
                     }
                     snapshots.apply(first)?;
                 }
@@ -160,10 +160,9 @@ impl OwnChain {
         Ok(Self { spec, snapshots, devnet, journal, accounts, builtin, trading })
     }
 
-    /// Returns the sinks to which what the devnet publishes goes before it is visible.
-    pub fn sinks(&self) -> Vec<Box<dyn Sink>> {
-        let journal = self.journal.clone().map(|journal| Box::new(JournalSink::from(journal)) as Box<dyn Sink>);
-        journal.into_iter().collect()
+    /// Returns the sink that takes what the devnet publishes before it is visible.
+    pub fn sink(&self) -> Option<Box<dyn Sink>> {
+        Some(Box::new(self.journal.clone()?))
     }
 }
 
@@ -220,7 +219,7 @@ pub fn begin(beginning: Beginning<'_>) -> eyre::Result<Start> {
     let Beginning { config, codes, store, reason, console, .. } = beginning;
     let clock = Arc::new(SystemClock::default());
     let chain = OwnChain::begin(config, codes, store, reason, clock)?;
-    let sinks = chain.sinks();
+    let sink = chain.sink();
     let OwnChain { spec, snapshots, devnet, accounts, builtin, trading, .. } = chain;
     let (source, testing): (Box<dyn FeedSource>, _) = match devnet {
         None => (Box::new(Still), if config.testing { Testing::Static } else { Testing::Off }),
@@ -238,7 +237,7 @@ pub fn begin(beginning: Beginning<'_>) -> eyre::Result<Start> {
         }
         Some(source) => (Box::new(source), Testing::Off),
     };
-    Ok(Start { sinks, testing, accounts, builtin, trading, ..Start::of_foreign(spec, snapshots, source) })
+    Ok(Start { sink, testing, accounts, builtin, trading, ..Start::of_foreign(spec, snapshots, source) })
 }
 
 /// Returns the occasions on which a chain under test mines.

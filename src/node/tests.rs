@@ -137,7 +137,7 @@ impl Pair {
         let naive = NaiveChain { canonical, ahead: Vec::new(), finalized: None, degraded: false };
         let follower = || {
             Applier::new(
-                Snapshots::new(first(&block), LIVE, KEPT),
+                Chain::new(first(&block), LIVE, KEPT).into(),
                 Arc::new(CodeCache::new(1 << 20)),
                 LeaderClock::default(),
             )
@@ -170,9 +170,9 @@ impl Pair {
         } else {
             let message = message.filter(|_| names_its_block);
             if let Some((dated, read)) = message.and_then(|message| StreamMessage::read(&message).ok()) {
-                let shown = self.replica.state().load();
+                let shown = self.replica.chain().clone();
                 assert!(self.replica.apply(id, dated, read).is_err(), "{text}");
-                assert!(Arc::ptr_eq(&shown, &self.replica.state().load()), "what is shown stays as it was");
+                assert!(Arc::ptr_eq(&shown, self.replica.chain()), "what is shown stays as it was");
             }
             assert_eq!(before.last, self.chain.last, "{text}");
             assert!(
@@ -448,7 +448,7 @@ fn random_records_of_an_upstreams_chain_do_what_plain_lists_do() {
         for record in 0..RECORDS {
             pair.step();
             pair.check(&pair.chain);
-            pair.check(&pair.replica.state().load());
+            pair.check(pair.replica.chain());
             shown.1.check(&shown.0);
             if record % PAUSED == 0 {
                 shown = (pair.chain.clone(), pair.naive.clone());
@@ -472,7 +472,7 @@ fn a_message_that_fails_half_way_leaves_what_is_shown_readable() {
         let record = executed(&mut random, &pair.chain, balance);
         assert!(pair.apply(record));
     }
-    let shown = pair.replica.state().load();
+    let shown = pair.replica.chain().clone();
     let fork = shown.head().number() - 2;
     // The leader's changes are one message, of which the last does not fit.
     let leader = &mut pair.chain;
@@ -503,7 +503,7 @@ fn a_message_that_fails_half_way_leaves_what_is_shown_readable() {
     let (dated, StreamMessage::Changes(mut message)) = last.unwrap() else { panic!("a change") };
     message.entries = entries;
     assert!(pair.replica.apply(id, dated, StreamMessage::Changes(message)).is_err());
-    assert!(Arc::ptr_eq(&shown, &pair.replica.state().load()));
+    assert!(Arc::ptr_eq(&shown, pair.replica.chain()));
     for (number, expected) in (fork..).zip([10, 20, 30]) {
         assert_eq!(balance(&shown.state_after(number).unwrap().world, 1), Some(expected), "block {number}");
     }
@@ -581,8 +581,8 @@ impl Own {
     }
 }
 
-#[tokio::test]
-async fn random_blocks_of_an_own_chain_do_what_plain_lists_do() {
+#[test]
+fn random_blocks_of_an_own_chain_do_what_plain_lists_do() {
     for seed in 0..OWN_SEQUENCES {
         let mut random = SmallRng::seed_from_u64(seed);
         let (sub_blocks, traffic) = (random.random_range(1..5).to_string(), random.random_range(1..40).to_string());
@@ -601,14 +601,14 @@ async fn random_blocks_of_an_own_chain_do_what_plain_lists_do() {
             (store, chain)
         };
         let (store, mut chain) = begin();
-        let sinks = chain.sinks();
+        let sink = chain.sink();
         let (shown, mut devnet) = (Arc::new(chain.snapshots), chain.devnet.take().unwrap().devnet);
         let accounts = chain.accounts.iter().map(|account| account.address()).collect();
         let mut own = Own { accounts, moments: Vec::new(), blocks: BTreeMap::new() };
         own.note(&shown.newest());
         let pool = node::pool(&config, &chain.spec, &shown, &store).unwrap();
-        let mut replica = Applier::new(shown.mirror(), codes.clone(), LeaderClock::default());
-        let mut feed = Feed::new(shown.clone(), sinks, pool.clone(), &metrics);
+        let mut replica = Applier::new(shown.load(), codes.clone(), LeaderClock::default());
+        let mut feed = Feed::new(shown.clone(), sink, pool.clone(), &metrics);
         for _ in 0..RECORDS {
             let (before, newest) = (shown.load(), shown.newest());
             let step = match random.random_range(0..8) {
@@ -618,16 +618,14 @@ async fn random_blocks_of_an_own_chain_do_what_plain_lists_do() {
             let record = Record::from(step.unwrap());
             let message = Change::of(&before, before.last.next(), &record).message(LeaderTime(0)).unwrap();
             let id = feed.publish(record).unwrap();
-            assert!(Arc::ptr_eq(&before, &shown.load()), "nothing is visible before it is on disk");
-            feed.committed().await.unwrap();
             pool.advance();
             let (dated, message) = StreamMessage::read(&message).unwrap();
             replica.apply(id, dated, message).unwrap();
             own.note(&shown.newest());
-            assert_eq!((shown.load().last, shown.newest().id, replica.state().load().last), (id, id, id));
+            assert_eq!((shown.load().last, shown.newest().id, replica.chain().last), (id, id, id));
             let retained = own.check(&shown.load());
             assert!(retained >= own.moments.len().min(4), "{retained} of {}", own.moments.len());
-            assert_eq!(own.check(&replica.state().load()), retained);
+            assert_eq!(own.check(replica.chain()), retained);
         }
         let retained = own.check(&shown.load());
         drop((feed, pool, store, replica, chain.journal, shown));

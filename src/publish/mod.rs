@@ -1,13 +1,11 @@
 //! Publishing: where a change is written before anyone sees it.
 //!
-//! A source makes a change to its own chain, and the [sinks](Sink), which are composed once at the start, take it in order. It is
-//! visible when each sink that is waited for has committed it.
+//! A source makes a change, and the [sink](Sink) of its feed takes it before it is visible: the journal of a chain that is built
+//! here, or the queue of changes for the stream of a fleet.
 
 pub mod journal;
 
 use std::{fmt, sync::Arc, time::Instant};
-
-use futures::future::LocalBoxFuture;
 
 use crate::{
     chain::SealedBlock,
@@ -20,43 +18,28 @@ use crate::{
 
 /// Takes changes before they are visible.
 pub trait Sink: fmt::Debug + Send {
-    /// Returns the reason why nothing can be committed any more, so that nothing is built in vain.
-    fn failure(&self) -> Option<Unpublished> {
+    /// Returns the reason why nothing can be taken any more, so that nothing is built in vain.
+    fn failure(&self) -> Option<StoreError> {
         None
     }
 
-    /// Returns whether it takes changes now. A change that no sink takes is not encoded.
+    /// Returns whether it takes changes now. A change that is not taken is not encoded.
     fn takes(&self) -> bool {
         true
     }
 
-    /// Takes a change that leads to `after`. Returns true if readers may see the change only after `commit`.
-    fn take(&mut self, change: &Arc<Change>, after: &Arc<Chain>) -> bool;
-
-    /// Commits what was taken, or returns after a time in which that was not possible, to be called again.
+    /// Takes a change that leads to `after`, which is visible when this has returned.
     ///
     /// # Errors
     ///
-    /// Returns [`Unpublished`] if it cannot be committed.
-    fn commit(&mut self) -> LocalBoxFuture<'_, Result<Commit, Unpublished>>;
-
-    /// Drops what was taken and is not committed.
-    fn discard(&mut self);
+    /// Returns a [`StoreError`] if the change cannot be written. It must then not be published.
+    fn take(&mut self, change: Change, after: &Arc<Chain>) -> Result<(), StoreError>;
 
     /// Notes that the input of the newest change arrived at `since`.
     fn note_arrival(&mut self, _since: Instant) {}
 }
 
-/// The outcome of a try to commit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Commit {
-    /// All that was taken is committed.
-    Done,
-    /// Something is not, for this reason, and may be later.
-    Waits(FeedProblem),
-}
-
-/// A change of a chain for the sinks, encoded once for all of them.
+/// A change of a chain for a sink, in its encoded form.
 pub struct Change {
     /// The change's id.
     pub id: SnapshotId,
@@ -72,14 +55,14 @@ pub struct Change {
 
 impl Change {
     /// Returns the change that `record` makes to `on`, under this id.
-    pub fn of(on: &Chain, id: SnapshotId, record: &Record) -> Arc<Self> {
+    pub fn of(on: &Chain, id: SnapshotId, record: &Record) -> Self {
         let mut codes = CodesByHash::default();
         let entry = Entry::of(on, record, &mut codes);
         let sealed = match record {
             Record::Seal { sealed, .. } => Some(sealed.head.clone()),
             _ => None,
         };
-        Arc::new(Self { id, entry, codes, sealed, oldest_body: on.oldest_history() })
+        Self { id, entry, codes, sealed, oldest_body: on.oldest_history() }
     }
 
     /// Returns the message of a stream about it, with all of its codes; `None` if no other node follows it.
@@ -100,21 +83,17 @@ pub enum Unpublished {
     /// The change could not be written to the journal.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// Another node publishes the chain now.
-    #[error("another node publishes the chain now")]
-    Superseded,
     /// The change does not stand on what is published.
     #[error(transparent)]
     Unfit(#[from] Unfit),
 }
 
 impl Unpublished {
-    /// Returns the problem of the feed; `None` if another node publishes the chain now.
-    pub const fn problem(&self) -> Option<FeedProblem> {
+    /// Returns the problem of the feed.
+    pub const fn problem(&self) -> FeedProblem {
         match self {
-            Self::Store(_) => Some(FeedProblem::Store),
-            Self::Superseded => None,
-            Self::Unfit(_) => Some(FeedProblem::Execution),
+            Self::Store(_) => FeedProblem::Store,
+            Self::Unfit(_) => FeedProblem::Execution,
         }
     }
 }

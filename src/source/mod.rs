@@ -18,9 +18,10 @@ use futures::{FutureExt, future::LocalBoxFuture};
 
 use self::status::FeedStatus;
 use crate::{
-    ledger::{Chain, FeedProblem, FeedState, Record, SnapshotId, Snapshots, Stamp, Unfit},
+    ledger::{Chain, FeedProblem, FeedState, Record, SnapshotId, Snapshots, Stamp},
     pool::Pool,
-    publish::{Change, Commit, Sink, Unpublished},
+    publish::{Change, Sink, Unpublished},
+    store::StoreError,
     telemetry::{Counter, Gauge, Histogram, Metrics, PUBLISH_SECONDS, Pulse},
 };
 
@@ -41,18 +42,16 @@ pub struct Feed {
     pub status: FeedStatus,
     /// The node's metrics.
     pub metrics: Metrics,
-    /// The sinks to which changes go before they are visible, in order.
-    sinks: Vec<Box<dyn Sink>>,
-    /// The chain after the changes that are not committed yet, if there are any.
-    uncommitted: Option<Arc<Chain>>,
+    /// The sink that takes changes before they are visible, if there is one.
+    sink: Option<Box<dyn Sink>>,
     published: Counter,
     divergences: Counter,
     publish_seconds: Histogram,
 }
 
 impl Feed {
-    /// Creates a feed into `snapshots`, whose changes go to `sinks` first.
-    pub fn new(snapshots: Arc<Snapshots>, sinks: Vec<Box<dyn Sink>>, pool: Arc<Pool>, metrics: &Metrics) -> Self {
+    /// Creates a feed into `snapshots`, whose changes `sink` takes first.
+    pub fn new(snapshots: Arc<Snapshots>, sink: Option<Box<dyn Sink>>, pool: Arc<Pool>, metrics: &Metrics) -> Self {
         Self {
             status: FeedStatus::new(snapshots.load().feed(), metrics),
             published: metrics.counter("presim_snapshots_total", "Snapshots published."),
@@ -63,8 +62,7 @@ impl Feed {
             publish_seconds: metrics
                 .histogram(PUBLISH_SECONDS, "Time from taking a sub-block to publishing its snapshot."),
             metrics: metrics.clone(),
-            sinks,
-            uncommitted: None,
+            sink,
             snapshots,
             pool,
         }
@@ -79,103 +77,42 @@ impl Feed {
     /// feed and what is visible.
     #[must_use]
     pub fn unseen(&self, snapshots: Arc<Snapshots>, sink: Box<dyn Sink>) -> Self {
-        let unseen = Self::new(snapshots, vec![sink], self.pool.clone(), &Metrics::default());
+        let unseen = Self::new(snapshots, Some(sink), self.pool.clone(), &Metrics::default());
         Self { metrics: self.metrics.clone(), divergences: self.divergences.clone(), ..unseen }
     }
 
-    /// Publishes a change, and returns its id. Where a sink is waited for, the change is visible once [`committed`](Self::committed)
-    /// has returned, and what is published meanwhile stands on it. Elsewhere it is visible at once, and where no sink takes it nothing is
-    /// allocated besides the snapshot.
+    /// Publishes a change, and returns its id. The sink takes the change before it is visible, so whatever a client has seen is on disk.
+    /// Without a sink nothing is allocated besides the snapshot.
     ///
     /// # Errors
     ///
-    /// Returns [`Unfit`] as [`Chain::apply`] does. Nothing has changed then.
-    pub fn publish(&mut self, record: Record) -> Result<SnapshotId, Unfit> {
-        if self.uncommitted.is_none() && !self.sinks.iter().any(|sink| sink.takes()) {
-            return self.snapshots.apply(record);
-        }
-        let before = self.uncommitted.clone().unwrap_or_else(|| self.snapshots.load());
+    /// Returns [`Unpublished::Unfit`] as [`Chain::apply`] does, and [`Unpublished::Store`] if the sink cannot take the change. Nothing
+    /// has changed then.
+    pub fn publish(&mut self, record: Record) -> Result<SnapshotId, Unpublished> {
+        let Some(sink) = self.sink.as_mut().filter(|sink| sink.takes()) else {
+            return Ok(self.snapshots.apply(record)?);
+        };
+        let before = self.snapshots.load();
         let stamp = Stamp::now(before.last.next());
         let change = Change::of(&before, stamp.id, &record);
         let mut after = Chain::clone(&before);
         after.apply(stamp, record)?;
         let after = Arc::new(after);
-        let mut waits = self.uncommitted.is_some();
-        for sink in &mut self.sinks {
-            waits |= sink.take(&change, &after);
-        }
-        if waits {
-            self.uncommitted = Some(after);
-        } else {
-            self.snapshots.replace_all(after);
-        }
+        sink.take(change, &after)?;
+        self.snapshots.replace_all(after);
         Ok(stamp.id)
     }
 
     /// Publishes a change that fits any chain.
     pub fn publish_or_log(&mut self, record: Record) {
-        if let Err(unfit) = self.publish(record) {
-            tracing::error!(%unfit, "a change of the chain is not published");
+        if let Err(error) = self.publish(record) {
+            tracing::error!(%error, "a change of the chain is not published");
         }
     }
 
-    /// Waits until what was published is committed by each sink, in their order, and shows it. So whatever a client has seen is on disk
-    /// and in the stream. While a sink cannot commit, the feed is degraded.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`Unpublished`] if a sink cannot commit it. Nothing of it is shown then, or ever will be.
-    pub async fn committed(&mut self) -> Result<(), Unpublished> {
-        match self.uncommitted.take() {
-            Some(after) => self.commit(after).await,
-            None => Ok(()),
-        }
-    }
-
-    /// Waits as [`committed`](Self::committed) does for what the sinks have taken, and shows `after`.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`Unpublished`] as [`committed`](Self::committed) does.
-    pub async fn commit(&mut self, after: Arc<Chain>) -> Result<(), Unpublished> {
-        let (before, mut trouble) = (self.status.state(), None);
-        let mut committed = Ok(());
-        for sink in &mut self.sinks {
-            committed = loop {
-                match sink.commit().await {
-                    Ok(Commit::Done) => break Ok(()),
-                    Ok(Commit::Waits(problem)) if trouble == Some(problem) => {}
-                    Ok(Commit::Waits(problem)) => {
-                        trouble = Some(problem);
-                        tracing::warn!("publishing paused: {}", problem.meaning());
-                        show(&mut self.status, &self.snapshots, FeedState::Degraded(problem));
-                    }
-                    Err(unpublished) => break Err(unpublished),
-                }
-            };
-            if committed.is_err() {
-                break;
-            }
-        }
-        // A node whose chain another one publishes now has no trouble with its sinks either.
-        if let Some(problem) = trouble {
-            tracing::info!("publishing resumed: {}", problem.meaning());
-            show(&mut self.status, &self.snapshots, before);
-        }
-        match &committed {
-            Ok(()) => {
-                let state = after.feed();
-                self.snapshots.replace_all(after);
-                self.status.show_state(state);
-            }
-            Err(_) => self.sinks.iter_mut().for_each(|sink| sink.discard()),
-        }
-        committed
-    }
-
-    /// Returns the reason why nothing can be published any more, if a sink knows one.
-    pub fn failure(&self) -> Option<Unpublished> {
-        self.sinks.iter().find_map(|sink| sink.failure())
+    /// Returns the reason why nothing can be published any more, if the sink knows one.
+    pub fn failure(&self) -> Option<StoreError> {
+        self.sink.as_ref().and_then(|sink| sink.failure())
     }
 
     /// Sets the feed's health, and returns whether it has changed, as [`FeedStatus`] counts it. It is visible as a change is that is
@@ -192,25 +129,30 @@ impl Feed {
 
     /// Shows a health of the feed that concerns this node alone, and returns whether it has changed. It is no change of the chain.
     pub fn show_state(&mut self, state: FeedState) -> bool {
-        show(&mut self.status, &self.snapshots, state)
+        if state == self.status.state() {
+            return false;
+        }
+        let mut chain = Chain::clone(&self.snapshots.load());
+        chain.show_feed(state);
+        self.show(chain.into(), state)
+    }
+
+    /// Shows a chain that another node has published, or that is in the stream of a fleet, with the health of its feed. Returns whether
+    /// the health has changed.
+    pub fn show(&mut self, chain: Arc<Chain>, state: FeedState) -> bool {
+        let is_other = self.status.show_state(state);
+        self.snapshots.replace_all(chain);
+        is_other
     }
 
     /// Counts a snapshot that was just published, of input that arrived at `since`.
     pub fn count(&mut self, since: Instant) {
         self.published.increment(1);
         self.publish_seconds.record(since.elapsed());
-        self.sinks.iter_mut().for_each(|sink| sink.note_arrival(since));
+        if let Some(sink) = &mut self.sink {
+            sink.note_arrival(since);
+        }
     }
-}
-
-/// Shows a health of the feed, and returns whether it has changed.
-fn show(status: &mut FeedStatus, snapshots: &Snapshots, state: FeedState) -> bool {
-    if state == status.state() {
-        return false;
-    }
-    let is_other = status.show_state(state);
-    snapshots.update(|chain| chain.show_feed(state));
-    is_other
 }
 
 /// A chain without a feed.

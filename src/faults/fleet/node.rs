@@ -13,7 +13,7 @@ use crate::{
     clock::Clock,
     config::Config,
     fleet::{
-        joining::{self, JoinedLive, Joining, PublisherJoining},
+        joining::{self, Joining, PublisherJoining},
         publishing::PublishedLive,
         servers::FleetChain,
     },
@@ -173,12 +173,12 @@ async fn publish(
     let node = Joining { settings: &settings, port, codes: &codes, metrics: &metrics, report: &report };
     let joining = PublisherJoining { node, store: &store, clock };
     let ours = FleetChain::of(&chain.truth.spec, chain.truth.genesis.hash, Vec::new());
-    let JoinedLive { mut publisher, shown: snapshots, own, .. } = joining.join_live(ours, own).await?;
+    let (mut publisher, snapshots) = joining.join_live(ours, &own).await?;
     publisher.limits.max_image_bytes = max_image_bytes;
     let snapshots = Arc::new(snapshots);
     let pool = node::pool(config, &chain.truth.spec, &snapshots, &store)?;
     show(shown, &snapshots);
-    let feed = Feed::new(snapshots, vec![Box::new(publisher.stream.clone())], pool, &metrics);
+    let feed = Feed::new(snapshots, None, pool, &metrics);
     Box::new(PublishedLive { publisher, source, own, link: None }).run(feed).await;
     Ok(())
 }
@@ -192,6 +192,6 @@ async fn follow(port: &ModelPort, config: &Config, chain: &SimChain, shown: &Mut
     let snapshots = Arc::new(snapshots);
     let pool = node::pool(config, &chain.truth.spec, &snapshots, &store)?;
     show(shown, &snapshots);
-    follower.run(Feed::new(snapshots, Vec::new(), pool, &metrics)).await;
+    follower.run(Feed::new(snapshots, None, pool, &metrics)).await;
     Ok(())
 }

@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::{
     fleet::replica::{Applier, LeaderClock},
     ledger::{Chain, LeaderTime, Retention, Snapshot, SnapshotId, StateImage, StreamMessage},
-    publish::{Change, Commit, Sink, Unpublished},
+    publish::{Change, Sink},
     state::{CodeCache, Lookup, World},
+    store::StoreError,
 };
-use futures::future::{FutureExt, LocalBoxFuture};
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 
 use alloy_primitives::{Address, U256};
@@ -30,17 +30,11 @@ pub struct Replicas {
 struct Messenger(Messages);
 
 impl Sink for Messenger {
-    fn take(&mut self, change: &Arc<Change>, _after: &Arc<Chain>) -> bool {
+    fn take(&mut self, change: Change, _after: &Arc<Chain>) -> Result<(), StoreError> {
         let message = change.message(LeaderTime(0)).expect("replicas follow each record of an upstream's chain");
         lock(&self.0).push((change.id, message));
-        false
+        Ok(())
     }
-
-    fn commit(&mut self) -> LocalBoxFuture<'_, Result<Commit, Unpublished>> {
-        async { Ok(Commit::Done) }.boxed_local()
-    }
-
-    fn discard(&mut self) {}
 }
 
 impl Replicas {
@@ -67,7 +61,7 @@ impl Replicas {
             self.appliers[1] = begin(chain, self.kept);
         }
         for applier in &self.appliers {
-            let followed = applier.state().load();
+            let followed = applier.chain();
             if followed.last != chain.last {
                 return Err(format!("a replica is at {:?}, and its leader at {:?}", followed.last, chain.last));
             }
@@ -83,7 +77,7 @@ fn begin(chain: &Arc<Chain>, kept: Retention) -> Applier {
     let image = StateImage::of(chain).expect("an image of an upstream's chain").write();
     let codes = Arc::new(CodeCache::new(1 << 20));
     let state = StateImage::read(&image, &codes, kept, 1 << 24).expect("the image can be read");
-    Applier::new(state, codes, LeaderClock::default())
+    Applier::new(state.into(), codes, LeaderClock::default())
 }
 
 /// Compares a replica's snapshot with its leader's.

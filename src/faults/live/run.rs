@@ -196,8 +196,7 @@ impl LiveWorld {
 
     fn feed(&self) -> Feed {
         let pool = Pool::new(self.truth.spec.clone(), pool::Settings::default(), self.snapshots.clone(), None);
-        let sinks = vec![self.replicas.sink()];
-        Feed::new(self.snapshots.clone(), sinks, Arc::new(pool), &self.metrics)
+        Feed::new(self.snapshots.clone(), Some(self.replicas.sink()), Arc::new(pool), &self.metrics)
     }
 
     async fn play(&mut self, script: &LiveScript) -> Result<LiveCounts, Violation> {

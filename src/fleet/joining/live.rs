@@ -2,58 +2,63 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::time::{sleep, timeout};
+use tokio::{
+    sync::watch,
+    time::{sleep, timeout},
+};
 
-use super::{PublisherJoining, RETRY_PAUSE, come_to_the_end};
+use super::{Joining, RETRY_PAUSE};
 use crate::{
+    clock::Clock,
     fleet::{
-        publishing::{LeaseWatch, Publisher, take_epoch},
+        publishing::{Lease, LeaseWatch, Publisher, PublishingLimits, take_epoch},
         replica::{Following, ReplicaBase},
-        servers::{FleetChain, FleetError, NodeIdentity},
+        servers::{FleetChain, FleetError, NodeIdentity, WALLET_KEY},
+        settings::JoiningSettings,
     },
-    ledger::{SnapshotId, Snapshots},
+    ledger::{SnapshotId, Snapshots, codec::MAX_IMAGE_BYTES},
+    store::Store,
 };
 
 /// The time in which a node that has an upstream comes to the end of its fleet's stream, which it can do later.
 const IMAGE: Duration = Duration::from_secs(5);
 
-/// A node with an upstream that has joined the fleet.
-#[derive(Debug)]
-pub struct JoinedLive {
-    /// The node's part in publishing.
-    pub publisher: Publisher,
-    /// The chain that the node shows: the fleet's, or its own.
-    pub shown: Snapshots,
-    /// The cell into which the node reads its upstream.
-    pub own: Arc<Snapshots>,
-    /// The time between two blocks of the fleet's chain, for simulations of several.
-    pub block_time: Duration,
+/// A node that publishes, as it joins its fleet.
+pub struct PublisherJoining<'a> {
+    /// The node.
+    pub node: Joining<'a>,
+    /// The node's store.
+    pub store: &'a Store,
+    /// The time.
+    pub clock: Arc<dyn Clock>,
 }
 
 impl PublisherJoining<'_> {
-    /// Joins the fleet of an upstream's chain, which this node has as `ours` and shows in `own`.
+    /// Joins the fleet of an upstream's chain, which this node has as `ours` and reads into the cell `own`. Returns the node's part in
+    /// publishing, and the chain that it shows: the fleet's, or its own.
     ///
     /// # Errors
     ///
     /// Returns an error if the fleet has another chain, the servers do not answer, or the store cannot be written.
-    pub async fn join_live(&self, ours: FleetChain, own: Arc<Snapshots>) -> Result<JoinedLive, FleetError> {
-        let port = &self.node.port;
-        let identity = NodeIdentity::of(self.store, self.node.settings.listen)?;
+    pub async fn join_live(&self, ours: FleetChain, own: &Snapshots) -> Result<(Publisher, Snapshots), FleetError> {
+        let (port, settings) = (&self.node.port, self.node.settings);
+        let identity = NodeIdentity::of(self.store, settings.listen)?;
         let mut leases = LeaseWatch::new(port.clone(), &identity.node);
         let mut seized = self.clear(&mut leases).await?;
         // A fleet of another version is refused before more of it is read.
         port.chain().await?;
-        let theirs = port.write_fact(FleetChain::KEY, &ours, |_| seized.is_some()).await?;
-        if theirs.genesis != ours.genesis {
-            return Err(self.other_chain(&theirs, &ours));
+        let chain = port.write_fact(FleetChain::KEY, &ours, |_| seized.is_some()).await?;
+        if chain.genesis != ours.genesis {
+            let fleet = port.fleet().to_owned();
+            return Err(FleetError::OtherChain { fleet, theirs: chain.name(), ours: ours.name() });
         }
-        self.register_wallet(&identity).await?;
+        if settings.has_wallet {
+            port.write_fact(WALLET_KEY, &identity, |known| *known != identity).await?;
+        }
         let base = self.node.base();
         let pulse = self.node.pulse(&base).await?;
-        let shown = own.mirror();
         let (following, lease) = loop {
             if let Some(following) = self.reach_end(&base).await? {
-                shown.replace_all(following.state().load());
                 break (following, None);
             }
             // Nothing was published yet, everything was deleted, or the node that has published has left no image.
@@ -65,24 +70,52 @@ impl PublisherJoining<'_> {
             if let Some(lease) = lease {
                 let epoch = take_epoch(&**port, self.store, &*self.clock, own.load().last.epoch()).await?;
                 own.update(|chain| chain.set_id(SnapshotId::begin(epoch)));
-                shown.replace_all(own.load());
                 let sequence = port.ends().await?.last;
-                let applier = base.applier(own.mirror());
-                break (Following::from(port.clone(), applier, sequence), Some(lease));
+                break (Following::from(port.clone(), &base, own.load(), sequence), Some(lease));
             }
             port.want_image().await;
             sleep(RETRY_PAUSE).await;
         };
-        let follower = self.node.follower(base, following, pulse, theirs.clone());
+        let reached = following.chain().clone();
+        let mut follower = self.node.follower(base, following, pulse, chain.clone());
+        let shown = own.mirror();
         if lease.is_none() {
-            follower.show_in(&shown);
+            shown.replace_all(follower.first_shown(&reached).into());
         }
-        let block_time = Duration::from_millis(theirs.block_time_ms);
-        let publisher = self.publisher(follower, &identity, lease, theirs);
-        Ok(JoinedLive { publisher, shown, own, block_time })
+        let JoiningSettings { image_every, image_keep, .. } = *settings;
+        let limits = PublishingLimits {
+            node: identity.node,
+            image_every,
+            image_keep,
+            stream_bytes: settings.servers.stream_bytes,
+            max_image_bytes: MAX_IMAGE_BYTES as u64,
+        };
+        let publisher = Publisher {
+            port: port.clone(),
+            chain,
+            clock: self.clock.clone(),
+            store: self.store.clone(),
+            follower,
+            limits,
+            leads: watch::Sender::new(false),
+            lease,
+            ceased: None,
+        };
+        Ok((publisher, shown))
     }
 
-    /// Returns the state of a fleet that has an image, at the end of its stream; `None` if there is no image that can be read.
+    /// Deletes what the fleet has if it is to begin anew. Returns the lease then, which was taken from the node that led.
+    async fn clear(&self, leases: &mut LeaseWatch) -> Result<Option<Lease>, FleetError> {
+        if !self.node.settings.anew {
+            return Ok(None);
+        }
+        let lease = leases.seize().await?;
+        self.node.port.clear().await?;
+        tracing::info!(fleet = self.node.port.fleet(), "the fleet begins anew");
+        Ok(Some(lease))
+    }
+
+    /// Returns the chain of a fleet that has an image, at the end of its stream; `None` if there is no image that can be read.
     async fn reach_end(&self, base: &ReplicaBase) -> Result<Option<Following>, FleetError> {
         (self.node.report)("it reads the image of its fleet");
         let mut following = match Following::bootstrap(&self.node.port, base).await {
@@ -94,7 +127,7 @@ impl PublisherJoining<'_> {
                 return Ok(None);
             }
         };
-        match timeout(IMAGE, come_to_the_end(&*self.node.port, &mut following)).await {
+        match timeout(IMAGE, following.reach_end()).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::warn!(%error, "the stream cannot be followed to its end yet"),
             Err(_) => tracing::info!("the end of the stream is not reached yet"),

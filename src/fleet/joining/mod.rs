@@ -3,31 +3,22 @@
 mod live;
 mod replica;
 
-pub use self::live::JoinedLive;
+pub use self::live::PublisherJoining;
 
 use std::{sync::Arc, time::Duration};
 
 use alloy_primitives::B256;
-use tokio::{
-    sync::watch,
-    time::{Instant, sleep},
-};
+use tokio::time::{Instant, sleep};
 
 use super::{
-    publishing::{Lease, LeaseWatch, Publisher, PublishingLimits, StreamSink},
-    replica::{FollowError, Follower, Following, LeaderClock, PulseWatch, ReplicaBase},
-    servers::{
-        FleetChain, FleetError, FleetLink, FleetMetrics, FleetNames, FleetPort, FleetRoom, NodeIdentity, WALLET_KEY,
-        fleets,
-    },
+    replica::{Follower, Following, LeaderClock, PulseWatch, ReplicaBase},
+    servers::{FleetChain, FleetError, FleetLink, FleetMetrics, FleetNames, FleetPort, FleetRoom, fleets},
     settings::{JoiningSettings, Servers},
 };
-use crate::{clock::Clock, ledger::codec::MAX_IMAGE_BYTES, state::CodeCache, store::Store, telemetry::Metrics};
+use crate::{state::CodeCache, telemetry::Metrics};
 
 /// The time for which a node that joins waits for the fleet's chain and its first image.
 pub const START: Duration = Duration::from_secs(60);
-/// The time without a message, on the way to the end of the stream, after which they are asked for again.
-const LOST: Duration = Duration::from_secs(1);
 /// The pause between two looks for what a fleet does not have yet.
 const RETRY_PAUSE: Duration = Duration::from_millis(250);
 
@@ -43,16 +34,6 @@ pub struct Joining<'a> {
     pub metrics: &'a Metrics,
     /// Takes note of what the node waits for.
     pub report: &'a dyn Fn(&'static str),
-}
-
-/// A node that publishes, as it joins its fleet.
-pub struct PublisherJoining<'a> {
-    /// The node.
-    pub node: Joining<'a>,
-    /// The node's store.
-    pub store: &'a Store,
-    /// The time.
-    pub clock: Arc<dyn Clock>,
 }
 
 /// Connects to the servers, and creates what the fleet of this chain needs there.
@@ -128,20 +109,6 @@ impl Joining<'_> {
         Follower::new(self.port.clone(), base, following, pulse, chain, FleetMetrics::new(self.metrics))
     }
 
-    /// Begins with the fleet's image as soon as it has one that can be read, until `deadline`, after which the error says
-    /// what is `missing`.
-    async fn image(&self, base: &ReplicaBase, deadline: Instant, missing: &str) -> Result<Following, FleetError> {
-        (self.report)("it reads the image of its fleet");
-        let begun = self.wait_for(deadline, missing, async || {
-            let begun = Following::bootstrap(&self.port, base).await;
-            if !matches!(begun, Ok(Some(_))) {
-                self.port.want_image().await;
-            }
-            begun
-        });
-        begun.await
-    }
-
     /// Returns what a fleet will have soon, or the error that says what is missing.
     async fn wait_for<T>(
         &self,
@@ -160,68 +127,6 @@ impl Joining<'_> {
                     return Err(FleetError::Which(format!("fleet {fleet}: {missing}: start a node with --publish")));
                 }
                 Err(error) => return Err(error),
-            }
-        }
-    }
-}
-
-impl PublisherJoining<'_> {
-    /// Registers this node as the one that has the wallet, if it has one.
-    async fn register_wallet(&self, own: &NodeIdentity) -> Result<(), FleetError> {
-        if self.node.settings.has_wallet {
-            self.node.port.write_fact(WALLET_KEY, own, |known| known != own).await?;
-        }
-        Ok(())
-    }
-
-    /// Deletes what the fleet has if it is to begin anew. Returns the lease then, which was taken from the node that led.
-    async fn clear(&self, leases: &mut LeaseWatch) -> Result<Option<Lease>, FleetError> {
-        if !self.node.settings.anew {
-            return Ok(None);
-        }
-        let lease = leases.seize().await?;
-        self.node.port.clear().await?;
-        tracing::info!(fleet = self.node.port.fleet(), "the fleet begins anew");
-        Ok(Some(lease))
-    }
-
-    fn publisher(&self, follower: Follower, own: &NodeIdentity, lease: Option<Lease>, chain: FleetChain) -> Publisher {
-        let JoiningSettings { image_every, image_keep, .. } = *self.node.settings;
-        let limits = PublishingLimits {
-            node: own.node.clone(),
-            image_every,
-            image_keep,
-            stream_bytes: self.node.settings.servers.stream_bytes,
-            max_image_bytes: MAX_IMAGE_BYTES as u64,
-        };
-        let (port, clock) = (self.node.port.clone(), self.clock.clone());
-        let (store, leads, stream) = (self.store.clone(), watch::Sender::new(false), StreamSink::default());
-        Publisher { port, chain, clock, store, follower, limits, leads, lease, ceased: None, stream }
-    }
-
-    fn other_chain(&self, theirs: &FleetChain, ours: &FleetChain) -> FleetError {
-        FleetError::OtherChain { fleet: self.node.port.fleet().to_owned(), theirs: theirs.name(), ours: ours.name() }
-    }
-}
-
-/// Follows the stream until nothing has come meanwhile that was not read.
-async fn come_to_the_end(port: &dyn FleetPort, following: &mut Following) -> Result<(), FollowError> {
-    loop {
-        let ends = port.ends().await?;
-        following.open().await?;
-        if following.read() >= ends.last {
-            return Ok(());
-        }
-        if ends.first > following.read() + 1 {
-            return Err(FollowError::Gap(format!("the stream has no message {} any more", following.read() + 1)));
-        }
-        while following.read() < ends.last {
-            match tokio::time::timeout(LOST, following.next()).await {
-                Ok(followed) => drop(followed?),
-                Err(_) => {
-                    following.ask_again();
-                    break;
-                }
             }
         }
     }

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
-use super::{Joining, RETRY_PAUSE, come_to_the_end};
+use super::Joining;
 use crate::{
     fleet::{
-        replica::{FollowError, Follower, Following, ReplicaBase},
-        servers::{FleetChain, FleetError, ImageKey},
+        replica::{Follower, Following},
+        servers::{FleetChain, FleetError},
     },
     ledger::Snapshots,
 };
@@ -29,57 +29,19 @@ impl Joining<'_> {
         let base = self.base();
         let mut pulse = self.pulse(&base).await?;
         pulse.find_leader(LEADER).await;
-        let following = self.image(&base, deadline, "it has no image yet").await?;
-        let following = self.at_the_end(&base, following).await;
-        let snapshots = following.state().mirror();
-        let follower = self.follower(base, following, pulse, chain.clone());
-        follower.show_in(&snapshots);
-        Ok((chain, snapshots, follower))
-    }
-
-    /// Returns the state at the end of the stream, so that a node which joins does not answer from the past. A failure on the
-    /// way is logged, and the way is tried again: with a newer image if the stream does not lead on from this one.
-    async fn at_the_end(&self, base: &ReplicaBase, begun: Following) -> Following {
-        let (mut following, mut useless, mut said) = (Some(begun), 0, String::new());
-        loop {
-            (self.report)("it comes to the end of the stream of its fleet");
-            let failed = match following.take() {
-                Some(mut reached) => match come_to_the_end(&*self.port, &mut reached).await {
-                    Ok(()) => return reached,
-                    Err(FollowError::Fleet(error)) => {
-                        following = Some(reached);
-                        error.to_string()
-                    }
-                    Err(error) => {
-                        useless = reached.origin.0;
-                        error.to_string()
-                    }
-                },
-                None => match self.newer_image(base, useless).await {
-                    Ok(Some(newer)) => {
-                        following = Some(newer);
-                        continue;
-                    }
-                    Ok(None) => {
-                        self.port.want_image().await;
-                        "there is no newer image yet".to_owned()
-                    }
-                    Err(error) => error.to_string(),
-                },
-            };
-            if failed != said {
-                tracing::warn!(problem = failed, "the end of the stream is not reached: it is tried again");
-                said = failed;
+        (self.report)("it reads the image of its fleet");
+        let begun = self.wait_for(deadline, "it has no image yet", async || {
+            let begun = Following::bootstrap(&self.port, &base).await;
+            if !matches!(begun, Ok(Some(_))) {
+                self.port.want_image().await;
             }
-            sleep(RETRY_PAUSE).await;
-        }
-    }
-
-    /// Begins with the fleet's newest image if that is newer than the image with the id `than`.
-    async fn newer_image(&self, base: &ReplicaBase, than: u64) -> Result<Option<Following>, FleetError> {
-        match self.port.fact::<ImageKey>(ImageKey::KEY).await? {
-            Some(key) if key.id > than => Following::bootstrap(&self.port, base).await,
-            _ => Ok(None),
-        }
+            begun
+        });
+        let begun = begun.await?;
+        let mut follower = self.follower(base, begun, pulse, chain.clone());
+        (self.report)("it comes to the end of the stream of its fleet");
+        let reached = follower.reach_end().await;
+        let snapshots = follower.first_shown(&reached).into();
+        Ok((chain, snapshots, follower))
     }
 }

@@ -9,10 +9,7 @@ use tokio::{
     time::{Instant, MissedTickBehavior, timeout},
 };
 
-use crate::{
-    fleet::servers::{Bucket, FleetError, FleetMetrics, FleetPort, PartAck, StreamEntry},
-    ledger::{SnapshotId, codec::Frame},
-};
+use crate::fleet::servers::{Bucket, FleetError, FleetPort};
 
 /// The key of the lease in its bucket.
 const KEY: &str = "leader";
@@ -36,12 +33,9 @@ pub struct LeaseWatch {
 /// The lease, held by this node for as long as it is renewed.
 #[derive(Debug)]
 pub struct Lease {
-    pub(super) port: Arc<dyn FleetPort>,
     /// The moment of the last renewal; `None` if another node has the lease.
     renewed: watch::Receiver<Option<Instant>>,
     _renewing: JoinSet<()>,
-    /// The metrics, which count the parts that the stream has not acknowledged.
-    pub(super) metrics: Option<FleetMetrics>,
 }
 
 impl LeaseWatch {
@@ -106,7 +100,7 @@ impl LeaseWatch {
             tracing::warn!("another node has taken the lease of the fleet");
             renewal.send_replace(None);
         });
-        Lease { port: self.port.clone(), renewed, _renewing: renewing, metrics: None }
+        Lease { renewed, _renewing: renewing }
     }
 }
 
@@ -144,25 +138,5 @@ impl Lease {
     /// Returns the moment of the last renewal; `None` if another node has the lease.
     pub fn renewed(&self) -> Option<Instant> {
         *self.renewed.borrow()
-    }
-
-    /// Sends parts of a message, as [`FleetPort::send`] does.
-    pub async fn send(&self, id: SnapshotId, parts: &[Frame], expected: u64) -> Vec<PartAck> {
-        let acks = self.port.send(id, parts, expected).await;
-        if let Some(metrics) = &self.metrics {
-            let taken = acks.iter().filter(|ack| **ack == PartAck::Taken).count();
-            metrics.dropped_sends.increment((parts.len() - taken) as u64);
-        }
-        acks
-    }
-
-    /// Returns whether the stream ends before a message that it has had, because it was created anew or has lost its end.
-    pub async fn has_lost(&self, sequence: u64) -> bool {
-        self.port.ends().await.is_ok_and(|ends| ends.last < sequence)
-    }
-
-    /// Returns the message at a sequence of the stream; `None` if the stream does not answer.
-    pub async fn at(&self, sequence: u64) -> Option<StreamEntry> {
-        self.port.at(sequence).await.ok()
     }
 }

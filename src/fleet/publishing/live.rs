@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 use futures::{FutureExt, future::LocalBoxFuture};
 use tokio::time::Instant;
 
-use super::{LiveOutlet, OutletStep, Publisher};
+use super::{Publisher, leading::Leading, queue::ChangeQueue};
 use crate::{
     fleet::{servers::FleetLink, state},
     ledger::Snapshots,
@@ -34,19 +34,19 @@ pub struct PublishedLive {
 impl FeedSource for PublishedLive {
     fn run(self: Box<Self>, mut feed: Feed) -> LocalBoxFuture<'static, ()> {
         let Self { mut publisher, source, own, link } = *self;
-        let outlet = Arc::new(LiveOutlet::new(MAX_WAITING_BYTES));
+        let queue = Arc::new(ChangeQueue::new(MAX_WAITING_BYTES));
         let fetcher = source.fetcher.clone();
-        let reading = Box::new(source).run(feed.unseen(own.clone(), Box::new(outlet.clone())));
+        let reading = Box::new(source).run(feed.unseen(own.clone(), Box::new(queue.clone())));
         let publishing = async move {
             loop {
-                let epoch = publisher.lead_next(&mut feed, own.load().last.epoch()).await;
+                let writer = publisher.lead_next(&mut feed, own.load().last.epoch()).await;
                 reach_head(&own, &feed.snapshots).await;
-                outlet.begin(&own, epoch, feed.snapshots.load());
+                queue.begin(&own, writer.id.epoch(), feed.snapshots.load());
                 let chains = [feed.snapshots.clone(), own.clone()];
                 let serving = link.clone().map(|link| state::serve(link, fetcher.clone(), chains));
-                lead(&publisher, &mut feed, &own, &outlet).await;
+                Leading::begin(&publisher, &feed, writer).await.publish(&mut feed, &queue, &own).await;
                 drop(serving);
-                outlet.end();
+                queue.end();
                 tracing::warn!("this node leads the fleet no more: it follows");
                 publisher.ceased = Some(Instant::now());
                 publisher.follower.following = None;
@@ -73,35 +73,4 @@ async fn reach_head(own: &Snapshots, seen: &Snapshots) {
         }
     };
     let _ = tokio::time::timeout_at(Instant::now() + CATCH_UP, reached).await;
-}
-
-/// Publishes what the node reads until another node leads.
-async fn lead(publisher: &Publisher, feed: &mut Feed, own: &Snapshots, outlet: &LiveOutlet) {
-    let mut leading = publisher.leading(feed).await;
-    // A quiet chain has no message that would find another leader.
-    while publisher.stream.is_leased().await {
-        publisher.show_pause(feed, &mut leading).await;
-        publisher.write_due_image(feed, &mut leading, || outlet.reset_codes_if_idle()).await;
-        let step = tokio::select! {
-            biased;
-            step = outlet.next(own) => step,
-            () = publisher.look(&mut leading) => continue,
-        };
-        send_and_show(publisher, feed, step).await;
-    }
-    *publisher.stream.writer().await = None;
-}
-
-/// Sends a change to the stream, and shows it once the stream has it.
-async fn send_and_show(publisher: &Publisher, feed: &mut Feed, step: OutletStep) {
-    let OutletStep { id, message, after, arrived } = step;
-    publisher.stream.take_message(id, message);
-    // A node that leads no more finds that out by its lease.
-    if feed.commit(after).await.is_err() {
-        return;
-    }
-    feed.pool.advance();
-    if let Some(arrived) = arrived {
-        feed.count(arrived);
-    }
 }

@@ -6,42 +6,35 @@
 //! lead finds that out with its next message at the latest, which nobody has seen by then.
 
 mod images;
+mod leading;
 mod lease;
 mod live;
-mod outlet;
-mod sink;
+mod queue;
 mod upkeep;
 mod writer;
 
 pub use self::{
-    images::ImageWriter,
     lease::{Lease, LeaseWatch},
     live::PublishedLive,
-    outlet::{LiveOutlet, OutletStep},
-    sink::StreamSink,
-    upkeep::{FleetUpkeep, ImageNeed},
-    writer::{NotLeading, StreamSending, StreamWriter},
 };
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::{sync::watch, task::JoinSet, time::Instant};
+use tokio::{sync::watch, time::Instant};
 
-use self::upkeep::UpkeepLook;
+use self::writer::{NotLeading, StreamWriter};
 use super::{
-    replica::{Follower, Following, beat},
-    servers::{Bucket, EPOCH_KEY, FleetChain, FleetError, FleetPort, FleetRole, ImageKey},
+    replica::{Follower, Following},
+    servers::{Bucket, EPOCH_KEY, FleetChain, FleetError, FleetPort, FleetRole},
 };
 use crate::source::Feed;
 use crate::{
     clock::Clock,
-    ledger::{FeedProblem, FeedState, SnapshotId, StateImage, epoch},
+    ledger::{FeedProblem, SnapshotId, epoch},
     objects,
     store::Store,
 };
 
-/// The most time between two looks whether an image is due, and whether publishing is paused.
-const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 /// The time without a state from which the stream can be followed, after which a node may lead from what it shows: a message
 /// of the stream or an image is lost, and no node leads that could mend it. Nodes that can follow lead before that.
 const LOST: Duration = Duration::from_secs(5);
@@ -86,8 +79,6 @@ pub struct Publisher {
     pub lease: Option<Lease>,
     /// The moment at which this node ceased to lead, if it did.
     pub ceased: Option<Instant>,
-    /// The sink of what this node publishes while it leads.
-    pub stream: StreamSink,
 }
 
 /// The reason why a node does not begin to lead.
@@ -101,27 +92,14 @@ enum NotBegun {
     Behind,
 }
 
-/// The work of a node beside the chain while it leads.
-struct Leading {
-    _pulse: JoinSet<()>,
-    images: ImageWriter,
-    upkeep: FleetUpkeep,
-    looks: tokio::time::Interval,
-    /// Whether an image is due, however few messages came after the last.
-    is_wanted: bool,
-    /// The health of the feed before publishing was paused, if it is.
-    before_pause: Option<FeedState>,
-    leads: watch::Sender<bool>,
-}
-
 impl Publisher {
     /// Follows the leader until the lease is free, and this node has it and has read the stream to its end. Then begins to
-    /// lead, in an epoch after `least` that is returned.
-    async fn lead_next(&mut self, feed: &mut Feed, least: u64) -> u64 {
+    /// lead, in an epoch after `least`. Returns the node's end of the stream.
+    async fn lead_next(&mut self, feed: &mut Feed, least: u64) -> StreamWriter {
         loop {
             let lease = self.follow(feed).await;
             match self.begin(feed, lease, least).await {
-                Ok(epoch) => return epoch,
+                Ok(writer) => return writer,
                 Err(NotBegun::Behind) => self.ceased = Some(Instant::now()),
                 Err(error) => {
                     tracing::warn!(%error, "this node cannot lead the fleet yet");
@@ -185,12 +163,12 @@ impl Publisher {
     }
 
     /// Begins to lead after the last message of the stream, which must have been read.
-    async fn begin(&mut self, feed: &mut Feed, mut lease: Lease, least: u64) -> Result<u64, NotBegun> {
+    async fn begin(&mut self, feed: &mut Feed, lease: Lease, least: u64) -> Result<StreamWriter, NotBegun> {
         let ends = self.port.ends().await?;
         let (first, end) = (ends.first, ends.last);
         if self.follower.following.is_none() {
             tracing::warn!(end, "no node has the end of the stream: this one leads from what it shows");
-            self.follower.go_on_from(&feed.snapshots, end);
+            self.follower.go_on_from(feed.snapshots.load(), end);
         }
         let mut moved = (0, Instant::now());
         loop {
@@ -214,98 +192,13 @@ impl Publisher {
         }
         let published = feed.snapshots.load();
         let epoch = take_epoch(&*self.port, &self.store, &*self.clock, published.last.epoch().max(least)).await?;
-        let (sequence, follows, node) = (end, published.last, self.limits.node.as_str());
-        lease.metrics = Some(self.follower.metrics.clone());
-        let stream = StreamWriter::lead(lease, sequence, follows, SnapshotId::begin(epoch), node).await?;
+        let (first, node, metrics) = (SnapshotId::begin(epoch), &self.limits.node, &self.follower.metrics);
+        let mut writer = StreamWriter::new(self.port.clone(), lease, metrics.clone(), (end, published.last));
+        writer.lead(first, node).await?;
         feed.snapshots.update(|chain| chain.begin_epoch(epoch));
-        *self.stream.writer().await = Some(stream);
         tracing::info!(epoch, "this node leads the fleet");
-        self.follower.begin_to_lead(node, SnapshotId::begin(epoch));
-        Ok(epoch)
-    }
-
-    /// Begins the work of a node beside the chain while it leads.
-    async fn leading(&self, feed: &Feed) -> Leading {
-        let newest = self.port.fact(ImageKey::KEY).await.ok().flatten();
-        let images = ImageWriter::new(self.port.clone(), newest, self.limits.max_image_bytes);
-        let upkeep = FleetUpkeep::begin(UpkeepLook {
-            port: self.port.clone(),
-            chain: self.chain.clone(),
-            snapshots: feed.snapshots.clone(),
-            from: SnapshotId::begin(feed.snapshots.load().last.epoch()),
-            keep: self.limits.image_keep,
-            is_writing: images.is_writing.clone(),
-            metrics: self.follower.metrics.clone(),
-        });
-        self.leads.send_replace(true);
-        Leading {
-            _pulse: beat(&self.port, feed.snapshots.clone(), self.limits.node.clone()),
-            is_wanted: images.newest.is_none(),
-            images,
-            upkeep,
-            looks: tokio::time::interval(LOOK_INTERVAL),
-            before_pause: None,
-            leads: self.leads.clone(),
-        }
-    }
-
-    /// Writes an image where one is due and what is published allows one: `may` is asked last.
-    async fn write_due_image(&self, feed: &Feed, leading: &mut Leading, may: impl FnOnce() -> bool) {
-        let mut end = self.stream.writer().await;
-        let Some(stream) = &mut *end else { return };
-        leading.is_wanted |= leading.images.has_failed();
-        let (messages, bytes) = stream.since_image;
-        // Half of the stream is left for those who read the image.
-        let is_due = leading.is_wanted || messages >= self.limits.image_every || bytes >= self.limits.stream_bytes / 4;
-        if !leading.images.can_write() || !is_due {
-            return;
-        }
-        let published = feed.snapshots.load();
-        if published.last != stream.id || !may() {
-            return;
-        }
-        if let Some(image) = StateImage::of(&published) {
-            stream.since_image = (0, 0);
-            leading.images.write(image, stream.sequence);
-            leading.is_wanted = false;
-        }
-    }
-
-    /// Shows that publishing is paused, or that it is no longer. A change that waits for the stream shows it too, but there may be
-    /// none for a long time.
-    async fn show_pause(&self, feed: &mut Feed, leading: &mut Leading) {
-        let paused = FeedState::Degraded(FeedProblem::Stream);
-        let is_paused = self.stream.writer().await.as_ref().is_some_and(StreamWriter::is_paused);
-        match (is_paused, leading.before_pause) {
-            (true, None) => {
-                leading.before_pause = Some(feed.status.state());
-                if feed.show_state(paused) {
-                    tracing::warn!("publishing is paused: the servers of the fleet do not answer");
-                }
-            }
-            (false, Some(before)) => {
-                leading.before_pause = None;
-                // A change that was published since has brought the health of its own.
-                if feed.status.state() == paused && feed.show_state(before) {
-                    tracing::info!("the servers of the fleet answer again");
-                }
-            }
-            _ => {}
-        }
-    }
-
-    /// Waits until an image may be due for another reason than messages, or for some time.
-    async fn look(&self, leading: &mut Leading) {
-        tokio::select! {
-            biased;
-            need = leading.upkeep.need() => {
-                if need == ImageNeed::Lost {
-                    leading.images.newest = None;
-                }
-                leading.is_wanted = true;
-            }
-            _ = leading.looks.tick() => {}
-        }
+        self.follower.begin_to_lead(node, first);
+        Ok(writer)
     }
 }
 
@@ -325,11 +218,5 @@ pub async fn take_epoch(port: &dyn FleetPort, store: &Store, clock: &dyn Clock, 
         if port.update(Bucket::Facts, EPOCH_KEY, epoch.to_string().into(), revision).await?.is_some() {
             return Ok(epoch);
         }
-    }
-}
-
-impl Drop for Leading {
-    fn drop(&mut self) {
-        self.leads.send_replace(false);
     }
 }

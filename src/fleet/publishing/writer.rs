@@ -1,13 +1,13 @@
 //! The leader's end of the stream: each message is in the stream, with the sequence that was expected, before anyone sees it.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
 use super::lease::Lease;
 use crate::{
     clock::now,
-    fleet::servers::{PartAck, StreamEntry},
+    fleet::servers::{FleetMetrics, FleetPort, PartAck, StreamEntry},
     ledger::{
         SnapshotId,
         codec::{Frame, LeaderTime, StreamMessage, frames},
@@ -36,7 +36,10 @@ pub struct NotLeading;
 /// The leader's end of the stream.
 #[derive(Debug)]
 pub struct StreamWriter {
+    port: Arc<dyn FleetPort>,
     lease: Lease,
+    /// The metrics, which count the parts that the stream has not acknowledged.
+    metrics: FleetMetrics,
     /// The sequence of the stream's last message, which is this node's.
     pub(super) sequence: u64,
     /// The id of that message.
@@ -58,29 +61,31 @@ pub struct StreamSending {
 }
 
 impl StreamWriter {
-    /// Begins to lead: the first message is the epoch, with the id `epoch`, after the message at `sequence` with the id
-    /// `follows`.
+    /// Creates the end of a node that holds the `lease` and has read the stream up to the message at `sequence` with the id `id`.
+    pub fn new(
+        port: Arc<dyn FleetPort>,
+        lease: Lease,
+        metrics: FleetMetrics,
+        (sequence, id): (u64, SnapshotId),
+    ) -> Self {
+        Self { port, lease, metrics, sequence, id, since_image: (0, 0), acknowledged: Instant::now() }
+    }
+
+    /// Begins to lead: the next message is the epoch, with the id `epoch`.
     ///
     /// # Errors
     ///
     /// Returns [`NotLeading`] if another message was published meanwhile, which makes another node the leader.
-    pub async fn lead(
-        lease: Lease,
-        sequence: u64,
-        follows: SnapshotId,
-        epoch: SnapshotId,
-        node: &str,
-    ) -> Result<Self, NotLeading> {
-        let mut writer = Self { lease, sequence, id: follows, since_image: (0, 0), acknowledged: Instant::now() };
-        let message = StreamMessage::Epoch { follows, leader: node.to_owned() };
-        let mut sending = writer.sending(epoch, &message.write(LeaderTime::of(now())));
-        while !writer.try_send(&mut sending).await? {}
-        Ok(writer)
+    pub async fn lead(&mut self, epoch: SnapshotId, node: &str) -> Result<(), NotLeading> {
+        let message = StreamMessage::Epoch { follows: self.id, leader: node.to_owned() };
+        let mut sending = self.sending(epoch, &message.write(LeaderTime::of(now())));
+        while !self.try_send(&mut sending).await? {}
+        Ok(())
     }
 
     /// Returns the encoded message about a change, on its way.
     pub fn sending(&self, id: SnapshotId, message: &[u8]) -> StreamSending {
-        StreamSending { id, frames: frames(message, self.lease.port.max_part()), taken: 0, begun: Instant::now() }
+        StreamSending { id, frames: frames(message, self.port.max_part()), taken: 0, begun: Instant::now() }
     }
 
     /// Sends a message, and returns whether the stream has it. While it has not, the same is sent again: a part that had
@@ -92,8 +97,11 @@ impl StreamWriter {
     /// take this one while another node holds the lease, or for a time in which this node renews it.
     pub async fn try_send(&mut self, sending: &mut StreamSending) -> Result<bool, NotLeading> {
         let first = self.sequence + sending.taken as u64;
-        let acks = self.lease.send(sending.id, &sending.frames[sending.taken..], first).await;
-        sending.taken += acks.iter().take_while(|ack| **ack == PartAck::Taken).count();
+        let parts = &sending.frames[sending.taken..];
+        let acks = self.port.send(sending.id, parts, first).await;
+        let is_taken = |ack: &&PartAck| **ack == PartAck::Taken;
+        self.metrics.dropped_sends.increment((parts.len() - acks.iter().filter(is_taken).count()) as u64);
+        sending.taken += acks.iter().take_while(is_taken).count();
         if acks.contains(&PartAck::OutOfSequence) {
             self.look_for(sending).await?;
         }
@@ -121,13 +129,16 @@ impl StreamWriter {
     /// Returns [`NotLeading`] if the stream has a message of another node there, or has lost its end.
     async fn look_for(&self, sending: &mut StreamSending) -> Result<(), NotLeading> {
         while let Some(frame) = sending.frames.get(sending.taken) {
-            match self.lease.at(self.sequence + sending.taken as u64 + 1).await {
-                Some(StreamEntry::Part { id, index, .. }) if (id, index) == (sending.id, frame.index) => {
+            match self.port.at(self.sequence + sending.taken as u64 + 1).await {
+                Ok(StreamEntry::Part { id, index, .. }) if (id, index) == (sending.id, frame.index) => {
                     sending.taken += 1;
                 }
-                Some(StreamEntry::Part { .. } | StreamEntry::Foreign) => return Err(NotLeading),
-                Some(StreamEntry::Empty) if self.lease.has_lost(self.sequence).await => return Err(NotLeading),
-                Some(StreamEntry::Empty) | None => return Ok(()),
+                Ok(StreamEntry::Part { .. } | StreamEntry::Foreign) => return Err(NotLeading),
+                // The stream was created anew, or has lost its end.
+                Ok(StreamEntry::Empty) if self.port.ends().await.is_ok_and(|ends| ends.last < self.sequence) => {
+                    return Err(NotLeading);
+                }
+                Ok(StreamEntry::Empty) | Err(_) => return Ok(()),
             }
         }
         Ok(())

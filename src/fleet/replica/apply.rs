@@ -5,16 +5,16 @@ use std::sync::Arc;
 use super::clock::LeaderClock;
 use crate::{
     ledger::{
-        SnapshotId, Snapshots, Stamp, Unfit,
+        Chain, SnapshotId, Stamp, Unfit,
         codec::{CodesByHash, EntryError, LeaderTime, StreamChanges, StreamMessage, check},
     },
     state::CodeCache,
 };
 
-/// Applies the messages of a stream to a state.
+/// Applies the messages of a stream to a chain.
 #[derive(Debug)]
 pub struct Applier {
-    state: Snapshots,
+    chain: Arc<Chain>,
     cache: Arc<CodeCache>,
     /// The codes that messages have brought, and that later ones name by their hashes.
     codes: CodesByHash,
@@ -27,7 +27,7 @@ pub enum ApplyError {
     /// Messages before it are missing.
     #[error("message {id:#x} is not the one after {last:#x}")]
     Gap { id: u64, last: u64 },
-    /// The message cannot be read, does not fit the state, or is not what its headers say.
+    /// The message cannot be read, does not fit the chain, or is not what its headers say.
     #[error(transparent)]
     Entry(#[from] EntryError),
 }
@@ -39,24 +39,24 @@ impl From<Unfit> for ApplyError {
 }
 
 impl Applier {
-    /// Creates an applier of messages to `state`. By `clock` the age of a snapshot is known.
-    pub fn new(state: Snapshots, cache: Arc<CodeCache>, clock: LeaderClock) -> Self {
-        Self { state, cache, codes: CodesByHash::default(), clock }
+    /// Creates an applier of messages to `chain`. By `clock` the age of a snapshot is known.
+    pub fn new(chain: Arc<Chain>, cache: Arc<CodeCache>, clock: LeaderClock) -> Self {
+        Self { chain, cache, codes: CodesByHash::default(), clock }
     }
 
-    /// Returns the state.
-    pub const fn state(&self) -> &Snapshots {
-        &self.state
+    /// Returns the chain after the messages so far.
+    pub const fn chain(&self) -> &Arc<Chain> {
+        &self.chain
     }
 
     /// Applies the message `id`, whose snapshot the leader has dated.
     ///
     /// # Errors
     ///
-    /// Returns [`ApplyError::Gap`] if it is not the next message, and [`ApplyError::Entry`] if it does not fit the state or a block is not
-    /// what its header says. The state is as it was then.
+    /// Returns [`ApplyError::Gap`] if it is not the next message, and [`ApplyError::Entry`] if it does not fit the chain or a block is not
+    /// what its header says. The chain is as it was then.
     pub fn apply(&mut self, id: SnapshotId, dated: LeaderTime, message: StreamMessage) -> Result<(), ApplyError> {
-        let last = self.state.load().last;
+        let last = self.chain.last;
         let stamp = Stamp { id, at: self.clock.earliest_or_own(id.epoch(), dated) };
         let is_next = match &message {
             StreamMessage::Epoch { follows, .. } => *follows == last && id == SnapshotId::begin(id.epoch()),
@@ -66,28 +66,25 @@ impl Applier {
         if !is_next {
             return Err(ApplyError::Gap { id: id.0, last: last.0 });
         }
+        let mut next = Chain::clone(&self.chain);
         match message {
             StreamMessage::Epoch { leader, .. } => {
                 tracing::info!(leader, epoch = id.epoch(), "a node leads the fleet");
-                self.state.update(|chain| chain.begin_epoch(id.epoch()));
-                Ok(())
+                next.begin_epoch(id.epoch());
             }
-            StreamMessage::Changes(changes) => Ok(self.apply_changes(stamp, changes)?),
-        }
-    }
-
-    fn apply_changes(&mut self, stamp: Stamp, changes: StreamChanges) -> Result<(), EntryError> {
-        if changes.forgets {
-            self.codes = CodesByHash::default();
-        }
-        self.codes.extend(changes.codes, &self.cache);
-        self.state.try_update(|chain| {
-            for entry in changes.entries {
-                let record = entry.read(chain, &self.codes)?;
-                check(&record)?;
-                chain.apply(stamp, record)?;
+            StreamMessage::Changes(StreamChanges { entries, codes, forgets, .. }) => {
+                if forgets {
+                    self.codes = CodesByHash::default();
+                }
+                self.codes.extend(codes, &self.cache);
+                for entry in entries {
+                    let record = entry.read(&next, &self.codes)?;
+                    check(&record).map_err(ApplyError::Entry)?;
+                    next.apply(stamp, record)?;
+                }
             }
-            Ok(())
-        })
+        }
+        self.chain = next.into();
+        Ok(())
     }
 }

@@ -1,6 +1,10 @@
 //! Following a fleet's stream: each message is applied once, in order, or the state begins anew with the newest image.
 
-use std::{fmt, sync::Arc, time::Instant};
+use std::{
+    fmt,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use futures::StreamExt;
 
@@ -13,21 +17,23 @@ use crate::{
     clock::now,
     fleet::servers::{Arrivals, FleetError, FleetPort, ImageKey},
     ledger::{
-        Retention, SnapshotId, Snapshots,
+        Chain, Retention, SnapshotId,
         codec::{LeaderTime, StateImage},
     },
     state::CodeCache,
 };
 
-/// The state of a fleet as far as its stream was read.
+/// The time without a message, on the way to the end of the stream, after which they are asked for again.
+const LOST: Duration = Duration::from_secs(1);
+
+/// The chain of a fleet as far as its stream was read.
 ///
-/// It is a cell of its own: what is shown to clients is the newest of it, so that it goes back nowhere while the state begins
-/// anew with an image.
+/// What is shown to clients is the newest of it, so that it goes back nowhere while the chain begins anew with an image.
 pub struct Following {
     port: Arc<dyn FleetPort>,
-    /// The state as far as the stream was read.
+    /// The chain as far as the stream was read.
     reading: StreamReading,
-    /// The id and the sequence from which this state began.
+    /// The id and the sequence from which this chain began.
     pub(in crate::fleet) origin: (u64, u64),
     /// The messages after the last one, while they are asked for.
     messages: Option<Arrivals>,
@@ -47,17 +53,12 @@ pub struct ReplicaBase {
 }
 
 impl ReplicaBase {
-    /// Returns an applier of messages to the state of an image, or the problem of the image.
-    fn read(&self, key: &ImageKey, bytes: &[u8]) -> Result<Applier, String> {
-        let state = StateImage::read(bytes, &self.codes, self.kept, self.cache).map_err(|error| error.to_string())?;
-        let dated = self.clock.earliest_or_own(SnapshotId(key.id).epoch(), LeaderTime(key.dated));
-        state.update(|chain| chain.date(dated));
-        Ok(self.applier(state))
-    }
-
-    /// Returns an applier of messages to `state`.
-    pub fn applier(&self, state: Snapshots) -> Applier {
-        Applier::new(state, self.codes.clone(), self.clock.clone())
+    /// Returns the chain of an image, or the problem of the image.
+    fn read(&self, key: &ImageKey, bytes: &[u8]) -> Result<Chain, String> {
+        let chain = StateImage::read(bytes, &self.codes, self.kept, self.cache);
+        let mut chain = chain.map_err(|error| error.to_string())?;
+        chain.date(self.clock.earliest_or_own(SnapshotId(key.id).epoch(), LeaderTime(key.dated)));
+        Ok(chain)
     }
 }
 
@@ -71,9 +72,10 @@ impl fmt::Debug for Following {
 }
 
 impl Following {
-    /// Follows from `state`, whose last change is the message at `sequence`.
-    pub fn from(port: Arc<dyn FleetPort>, applier: Applier, sequence: u64) -> Self {
-        let origin = (applier.state().load().last.0, sequence);
+    /// Follows from `chain`, whose last change is the message at `sequence`.
+    pub fn from(port: Arc<dyn FleetPort>, base: &ReplicaBase, chain: Arc<Chain>, sequence: u64) -> Self {
+        let origin = (chain.last.0, sequence);
+        let applier = Applier::new(chain, base.codes.clone(), base.clock.clone());
         Self { port, reading: StreamReading::from(applier, sequence), origin, messages: None }
     }
 
@@ -85,19 +87,19 @@ impl Following {
     pub async fn bootstrap(port: &Arc<dyn FleetPort>, base: &ReplicaBase) -> Result<Option<Self>, FleetError> {
         let Some(key) = port.fact::<ImageKey>(ImageKey::KEY).await? else { return Ok(None) };
         let bytes = port.image(&key).await?;
-        let (base, read_key) = (base.clone(), key.clone());
-        let read = tokio::task::spawn_blocking(move || base.read(&read_key, &bytes)).await;
-        let applier = read.unwrap_or_else(|error| Err(error.to_string())).map_err(FleetError::Image)?;
+        let (reader, read_key) = (base.clone(), key.clone());
+        let read = tokio::task::spawn_blocking(move || reader.read(&read_key, &bytes)).await;
+        let chain = read.unwrap_or_else(|error| Err(error.to_string())).map_err(FleetError::Image)?;
         tracing::info!(id = format!("{:#x}", key.id), bytes = key.bytes, "the state begins with the fleet's image");
         let ends = port.ends().await?;
         // The image has all that there is if nothing was published since the stream was created anew.
         let sequence = if ends.messages == 0 { key.sequence.min(ends.last) } else { key.sequence };
-        Ok(Some(Self::from(port.clone(), applier, sequence)))
+        Ok(Some(Self::from(port.clone(), base, chain.into(), sequence)))
     }
 
-    /// Returns the state as far as the stream was read.
-    pub const fn state(&self) -> &Snapshots {
-        self.reading.state()
+    /// Returns the chain as far as the stream was read.
+    pub const fn chain(&self) -> &Arc<Chain> {
+        self.reading.chain()
     }
 
     /// Returns the sequence of the last message that was applied.
@@ -136,6 +138,33 @@ impl Following {
         Ok(())
     }
 
+    /// Reads the stream until nothing has come meanwhile that was not read.
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of [`next`](Self::next).
+    pub async fn reach_end(&mut self) -> Result<(), FollowError> {
+        loop {
+            let ends = self.port.ends().await?;
+            self.open().await?;
+            if self.read() >= ends.last {
+                return Ok(());
+            }
+            if ends.first > self.read() + 1 {
+                return Err(FollowError::Gap(format!("the stream has no message {} any more", self.read() + 1)));
+            }
+            while self.read() < ends.last {
+                match tokio::time::timeout(LOST, self.next()).await {
+                    Ok(followed) => drop(followed?),
+                    Err(_) => {
+                        self.ask_again();
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
     /// Returns whether the messages are asked for.
     pub const fn is_open(&self) -> bool {
         self.messages.is_some()
@@ -150,12 +179,12 @@ impl Following {
     /// applied, and [`FollowError::Fleet`] if NATS does not answer.
     pub async fn next(&mut self) -> Result<(SnapshotId, Instant), FollowError> {
         self.open().await?;
-        let Some(messages) = &mut self.messages else { return Ok((self.state().load().last, now())) };
+        let Some(messages) = &mut self.messages else { return Ok((self.chain().last, now())) };
         let message = messages.next().await;
         let arrived = now();
         let arrival = message.unwrap_or_else(|| Err(FleetError::nats("the stream cannot be read", "it ended")));
         let (sequence, part) = arrival.inspect_err(|_| self.ask_again())?;
         self.reading.arrive(sequence, part)?;
-        Ok((self.state().load().last, arrived))
+        Ok((self.chain().last, arrived))
     }
 }

@@ -28,7 +28,7 @@ use super::servers::{FleetChain, FleetError, FleetMetrics, FleetPort, FleetRole,
 use crate::source::{Feed, FeedSource};
 use crate::{
     clock::now,
-    ledger::{Chain, FeedProblem, FeedState, SnapshotId, Snapshots},
+    ledger::{Chain, FeedProblem, FeedState, SnapshotId},
 };
 
 /// The pause before something that failed is tried again, and the time between two looks at the feed's health.
@@ -72,7 +72,7 @@ impl Follower {
         Self {
             port,
             base,
-            announced: following.state().load().feed(),
+            announced: following.chain().feed(),
             following: Some(following),
             pulse,
             useless: None,
@@ -81,13 +81,6 @@ impl Follower {
             chain,
             metrics,
         }
-    }
-
-    /// Shows the state that was reached so far in `snapshots`, with the health of the feed.
-    pub fn show_in(&self, snapshots: &Snapshots) {
-        let reached = self.reached(snapshots);
-        let health = self.health(&reached);
-        snapshots.replace_from_leader(&reached, health, self.pulse.caught_up());
     }
 
     /// Follows for as long as it is polled.
@@ -147,7 +140,7 @@ impl Follower {
                 return;
             }
             Ok(None) => {
-                let last = following.state().load().last;
+                let last = following.chain().last;
                 let newest = self.pulse.newest().filter(|newest| *newest > last);
                 if newest.is_some() && now().duration_since(self.heard) >= MESSAGE_TIMEOUT {
                     self.heard = now();
@@ -159,21 +152,47 @@ impl Follower {
                     self.weigh().await;
                 }
             }
-            Err(FollowError::Fleet(error)) => {
+            Err(error) => {
+                if matches!(error, FollowError::Mismatch(_)) {
+                    feed.count_divergence();
+                }
+                self.recover(error).await;
+            }
+        }
+        self.show(feed);
+    }
+
+    /// Prepares for a further try after an error: the messages are asked for again, or the chain begins anew with an image.
+    async fn recover(&mut self, error: FollowError) {
+        match (error, &mut self.following) {
+            (FollowError::Fleet(error), Some(following)) => {
                 tracing::debug!(%error, "the stream of the fleet cannot be read: it is tried again");
                 following.ask_again();
                 tokio::time::sleep(RETRY_PAUSE).await;
             }
-            Err(error) => {
+            (error, _) => {
                 tracing::warn!(%error, "the stream cannot be followed from here: the state begins anew with an image");
                 if matches!(error, FollowError::Mismatch(_)) {
                     self.problem = Some(FeedProblem::Mismatch);
-                    feed.count_divergence();
                 }
                 self.discard_image();
             }
         }
-        self.show(feed);
+    }
+
+    /// Reads the stream to its end, so that a node which joins does not answer from the past. Returns the chain there. What fails
+    /// on the way is tried again.
+    pub async fn reach_end(&mut self) -> Arc<Chain> {
+        loop {
+            let Some(following) = &mut self.following else {
+                self.restart().await;
+                continue;
+            };
+            match following.reach_end().await {
+                Ok(()) => return following.chain().clone(),
+                Err(error) => self.recover(error).await,
+            }
+        }
     }
 
     /// Begins anew with an image, if there is one that helps, and asks the leader for one otherwise.
@@ -234,38 +253,38 @@ impl Follower {
         }
     }
 
-    /// Returns the newest of what was reached and what `snapshots` show already.
-    fn reached(&self, snapshots: &Snapshots) -> Arc<Chain> {
-        let shown = snapshots.load();
-        let reached = self.following.as_ref().map(|following| following.state().load());
-        reached.filter(|reached| reached.last > shown.last).unwrap_or(shown)
+    /// Returns the health of the feed of a node that shows `chain`.
+    fn health(&self, chain: &Chain) -> FeedState {
+        let health = self.pulse.health(chain.last, self.announced);
+        self.problem.filter(|_| !health.is_degraded()).map_or(health, FeedState::Degraded)
     }
 
-    /// Returns the health of the feed of a node that shows this.
-    fn health(&self, shown: &Chain) -> FeedState {
-        let health = self.pulse.health(shown.last, self.announced);
-        match self.problem {
-            Some(problem) if !health.is_degraded() => FeedState::Degraded(problem),
-            _ => health,
-        }
+    /// Returns the chain that was reached as this node shows it at first.
+    pub fn first_shown(&mut self, chain: &Chain) -> Chain {
+        self.announced = chain.feed();
+        chain.as_followed(self.health(chain), self.pulse.caught_up())
     }
 
-    /// Shows the state that was reached and the health of the feed, if one of them is another than before.
+    /// Shows the chain that was reached if it is newer than the one that is shown, and the health of the feed.
     fn show(&mut self, feed: &mut Feed) {
+        let mut newest = feed.snapshots.load();
+        let last = newest.last;
         if let Some(following) = &self.following {
-            self.announced = following.state().load().feed();
+            self.announced = following.chain().feed();
+            if following.chain().last > last {
+                newest = following.chain().clone();
+            }
         }
-        let shown = feed.snapshots.load();
-        let reached = self.reached(&feed.snapshots);
-        let health = self.health(&reached);
-        let is_newer = reached.last > shown.last;
-        if is_newer || health != feed.status.state() {
-            feed.snapshots.replace_from_leader(&reached, health, self.pulse.caught_up());
+        let is_newer = newest.last > last;
+        let health = self.health(&newest);
+        if !is_newer && health == feed.status.state() {
+            return;
         }
+        let is_other = feed.show(newest.as_followed(health, self.pulse.caught_up()).into(), health);
         if is_newer {
             feed.pool.advance();
         }
-        if health != feed.status.state() && feed.status.show_state(health) {
+        if is_other {
             match health.problem() {
                 Some(problem) => tracing::warn!("the feed is degraded: {}", problem.meaning()),
                 None => tracing::info!("the feed is {}", health.as_str()),
@@ -278,10 +297,9 @@ impl Follower {
         self.useless = self.following.take().map(|following| following.origin.0).or(self.useless);
     }
 
-    /// Continues from `snapshots`, whose last change is the message at `sequence`.
-    pub fn go_on_from(&mut self, snapshots: &Snapshots, sequence: u64) {
-        let applier = self.base.applier(snapshots.mirror());
-        self.following = Some(Following::from(self.port.clone(), applier, sequence));
+    /// Continues from `chain`, whose last change is the message at `sequence`.
+    pub fn go_on_from(&mut self, chain: Arc<Chain>, sequence: u64) {
+        self.following = Some(Following::from(self.port.clone(), &self.base, chain, sequence));
     }
 }
 

@@ -1,10 +1,12 @@
 //! Reading a stream: its parts come in order, each message is applied once, and nothing goes over a gap.
 
+use std::sync::Arc;
+
 use super::apply::{Applier, ApplyError};
 use crate::{
     fleet::servers::{ArrivedPart, FleetError},
     ledger::{
-        SnapshotId, Snapshots,
+        Chain, SnapshotId,
         codec::{EntryError, MAX_STREAM_BYTES, StreamMessage, join},
     },
 };
@@ -32,7 +34,7 @@ impl From<ApplyError> for FollowError {
     }
 }
 
-/// The state of a fleet as far as its stream was read.
+/// The chain of a fleet as far as its stream was read.
 #[derive(Debug)]
 pub struct StreamReading {
     applier: Applier,
@@ -64,15 +66,15 @@ impl MessageParts {
 }
 
 impl StreamReading {
-    /// Reads on from the state of `applier`, whose last change is the message at `sequence`.
+    /// Reads on from the chain of `applier`, whose last change is the message at `sequence`.
     pub fn from(applier: Applier, sequence: u64) -> Self {
-        let newest = applier.state().load().last;
+        let newest = applier.chain().last;
         Self { applier, sequence, parts: MessageParts::default(), read: sequence, newest }
     }
 
-    /// Returns the state as far as the stream was read.
-    pub const fn state(&self) -> &Snapshots {
-        self.applier.state()
+    /// Returns the chain as far as the stream was read.
+    pub const fn chain(&self) -> &Arc<Chain> {
+        self.applier.chain()
     }
 
     /// Begins again after the last message that was applied.
@@ -136,7 +138,7 @@ impl StreamReading {
         }
         let parts: Vec<_> = std::mem::take(&mut self.parts).list.into_iter().map(|part| part.bytes).collect();
         // The change was applied already, or bears an older epoch than one that was seen.
-        if id <= self.state().load().last {
+        if id <= self.chain().last {
             self.sequence = sequence;
             return Ok(());
         }

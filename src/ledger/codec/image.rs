@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     chain::{BlockBody, BlockKeeper, SealedBlock},
-    ledger::{Chain, FeedState, Record, Retention, Snapshot, SnapshotId, Snapshots, Stamp, StateStep, Unfit},
+    ledger::{Chain, FeedState, Record, Retention, Snapshot, SnapshotId, Stamp, StateStep, Unfit},
     state::{Account, CodeCache, LocalWorld, RemoteSettings, RemoteState, World},
     store::{corrupted, problem_of},
 };
@@ -152,7 +152,7 @@ impl StateImage {
     /// # Errors
     ///
     /// Returns [`ImageError`] if the bytes are no image, or the state is not that of its block.
-    pub fn read(bytes: &[u8], codes: &CodeCache, kept: Retention, cache: usize) -> Result<Snapshots, ImageError> {
+    pub fn read(bytes: &[u8], codes: &CodeCache, kept: Retention, cache: usize) -> Result<Chain, ImageError> {
         let mut items = ItemBudget::of(MAX_IMAGE_BYTES);
         let fields = items.decode(&unpack(bytes, MAX_IMAGE_BYTES)?)?;
         let ImageFields { id, newest, accounts, entries, headers, codes: brought } = fields;
@@ -194,7 +194,7 @@ impl StateImage {
         // Changes without a snapshot may have come after the newest.
         let feed = Record::Feed(chain.feed());
         chain.apply(Stamp::now(SnapshotId(id)), feed)?;
-        Ok(chain.into())
+        Ok(chain)
     }
 }
 

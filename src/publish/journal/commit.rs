@@ -2,13 +2,11 @@
 
 use std::sync::Arc;
 
-use futures::{FutureExt, future::LocalBoxFuture};
-
 use super::{Journal, base, prune, tables::write_record};
 use crate::{
     ledger::{Chain, codec::Entry},
     pool,
-    publish::{Change, Commit, Sink, Unpublished},
+    publish::{Change, Sink},
     store::{StoreError, StoredTx},
 };
 
@@ -19,65 +17,37 @@ impl Journal {
     /// # Errors
     ///
     /// Returns the errors of [`Store::write_now`](crate::store::Store::write_now). The change must then not be published.
-    pub fn write(&self, change: &Arc<Change>) -> Result<(), StoreError> {
-        if !is_written(change) {
+    pub fn write(&self, change: Change) -> Result<(), StoreError> {
+        let Change { id, entry: Some(entry @ (Entry::SubBlock(_) | Entry::Seal(_))), codes, sealed, oldest_body } =
+            change
+        else {
             return Ok(());
-        }
+        };
         // The state of the base is one of the `kept` states.
-        let base = change.sealed.as_ref().map(|block| (block.number() + 1).saturating_sub(self.kept));
-        let written = change.clone();
+        let base = sealed.as_ref().map(|block| (block.number() + 1).saturating_sub(self.kept));
         self.store.write_now(move |transaction| {
-            let Some(entry) = &written.entry else { return Ok(()) };
-            write_record(transaction, written.id, entry, &written.codes)?;
+            write_record(transaction, id, &entry, &codes)?;
             pool::forget(transaction, entry.transactions().iter().map(StoredTx::hash))?;
             if let Some(base) = base {
                 base::follow(transaction, base)?;
-                prune::prune(transaction, written.oldest_body, prune::MAX_PER_SEAL)?;
+                prune::prune(transaction, oldest_body, prune::MAX_PER_SEAL)?;
             }
             Ok(())
         })?;
-        if let Some(block) = &change.sealed {
+        if let Some(block) = sealed {
             block.keep(self.keeper());
         }
         Ok(())
     }
 }
 
-fn is_written(change: &Change) -> bool {
-    matches!(change.entry, Some(Entry::SubBlock(_) | Entry::Seal(_)))
-}
-
-/// The sink that writes changes to the journal.
-#[derive(Debug)]
-pub struct JournalSink {
-    journal: Journal,
-    taken: Vec<Arc<Change>>,
-}
-
-impl From<Journal> for JournalSink {
-    fn from(journal: Journal) -> Self {
-        Self { journal, taken: Vec::new() }
-    }
-}
-
-impl Sink for JournalSink {
-    fn failure(&self) -> Option<Unpublished> {
-        self.journal.failure().cloned().map(Unpublished::Store)
+/// A change is on disk before it is visible.
+impl Sink for Journal {
+    fn failure(&self) -> Option<StoreError> {
+        self.store.failure().cloned()
     }
 
-    fn take(&mut self, change: &Arc<Change>, _: &Arc<Chain>) -> bool {
-        if is_written(change) {
-            self.taken.push(change.clone());
-        }
-        is_written(change)
-    }
-
-    fn commit(&mut self) -> LocalBoxFuture<'_, Result<Commit, Unpublished>> {
-        let written = self.taken.drain(..).try_for_each(|change| self.journal.write(&change));
-        std::future::ready(written.map(|()| Commit::Done).map_err(Unpublished::Store)).boxed_local()
-    }
-
-    fn discard(&mut self) {
-        self.taken.clear();
+    fn take(&mut self, change: Change, _: &Arc<Chain>) -> Result<(), StoreError> {
+        self.write(change)
     }
 }

@@ -16,7 +16,7 @@ mod prune;
 mod restore;
 mod tables;
 
-pub use self::{commit::JournalSink, tables::ChainIdentity};
+pub use self::tables::ChainIdentity;
 
 use std::sync::Arc;
 
@@ -94,11 +94,6 @@ impl Journal {
         })?;
         founded.iter().filter(|block| !block.is_bare()).for_each(|block| block.keep(keeper.clone()));
         Ok(())
-    }
-
-    /// Returns the error of the commit that failed, or `None` while the store can be written.
-    pub fn failure(&self) -> Option<&StoreError> {
-        self.store.failure()
     }
 
     /// Returns the keeper that reads blocks from the store.

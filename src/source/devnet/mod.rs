@@ -451,7 +451,7 @@ impl DevnetSource {
             let is_other = match error.problem() {
                 // The trouble of this node's disk is no change of the chain.
                 Some(problem @ FeedProblem::Store) => feed.show_state(FeedState::Degraded(problem)),
-                Some(problem) => self.set_state(feed, FeedState::Degraded(problem)).await,
+                Some(problem) => feed.set_state(FeedState::Degraded(problem)),
                 None => false,
             };
             if is_other {
@@ -462,7 +462,7 @@ impl DevnetSource {
         feed.pool.advance();
         if feed.status.is_degraded() {
             tracing::info!("the devnet continues");
-            self.set_state(feed, self.health()).await;
+            feed.set_state(self.health());
         }
         feed.count(began);
         published
@@ -471,13 +471,6 @@ impl DevnetSource {
     /// Returns the health of a feed that goes on.
     pub fn health(&self) -> FeedState {
         if self.is_still { FeedState::Static } else { FeedState::live(self.every) }
-    }
-
-    async fn set_state(&self, feed: &mut Feed, state: FeedState) -> bool {
-        let is_other = feed.set_state(state);
-        // A node that no longer leads hears of the state from the leader.
-        let _ = feed.committed().await;
-        is_other
     }
 
     /// Returns what `step` gives when all the state that it reads is known.
@@ -528,7 +521,7 @@ impl DevnetSource {
     ) -> Result<bool, DevnetError> {
         if let Some(failure) = feed.failure() {
             // The sub-block could not be written, and subscribers would hear of transactions that never come.
-            return Err(failure.into());
+            return Err(Unpublished::Store(failure).into());
         }
         let (chain, pool) = (feed.snapshots.load(), feed.pool.clone());
         let Some(step) = self.build(|devnet| step(devnet, &chain, &pool)).await? else { return Ok(false) };
@@ -539,8 +532,7 @@ impl DevnetSource {
         let has_lines = self.has_lines | step.calls_console();
         self.has_lines = has_lines && step.sealed.is_none();
         let sealed = step.sealed.as_ref().filter(|_| has_lines).map(|sealed| sealed.snapshot.head.clone());
-        feed.publish(step.into()).map_err(Unpublished::Unfit)?;
-        feed.committed().await?;
+        feed.publish(step.into())?;
         if let Some(sealed) = sealed {
             self.print_lines(&sealed, &feed.snapshots.load());
         }
@@ -554,7 +546,7 @@ pub enum DevnetError {
     /// A system call fails.
     #[error(transparent)]
     Execution(#[from] BlockExecutionError),
-    /// A sink cannot commit.
+    /// The sub-block is not published.
     #[error(transparent)]
     Unpublished(#[from] Unpublished),
     /// The upstream's state is not known.
@@ -563,12 +555,11 @@ pub enum DevnetError {
 }
 
 impl DevnetError {
-    /// Returns the problem of the feed; `None` if another node of the fleet leads now, or the upstream of a fork does not answer,
-    /// which are none.
+    /// Returns the problem of the feed; `None` if the upstream of a fork does not answer, which is none.
     const fn problem(&self) -> Option<FeedProblem> {
         match self {
             Self::Execution(_) => Some(FeedProblem::Execution),
-            Self::Unpublished(error) => error.problem(),
+            Self::Unpublished(error) => Some(error.problem()),
             Self::State(_) => None,
         }
     }

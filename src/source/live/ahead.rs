@@ -271,8 +271,8 @@ impl Live {
         }
         match self.feed.publish(Record::Preconfirmed { complete, start, open: snapshot }) {
             Ok(_) => self.feed.count(first.received.into_std()),
-            Err(unfit) => {
-                tracing::warn!(%unfit, "a Flashblock is not applied");
+            Err(error) => {
+                tracing::warn!(%error, "a Flashblock is not applied");
                 self.fail(FeedProblem::UnknownParent);
             }
         }

@@ -298,7 +298,8 @@ impl Live {
         });
         let is_refused = receipts.is_refused();
         let block = block.into_sealed(receipts);
-        let id = self.feed.publish(Record::Canonical { block, changes, verified })?;
+        let published = self.feed.publish(Record::Canonical { block, changes, verified });
+        let id = published.map_err(|_| LiveError::Gone(number))?;
         if self.feed.snapshots.newest().id == id {
             self.feed.count(began.into_std());
         }

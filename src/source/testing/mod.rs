@@ -34,7 +34,6 @@ use crate::{
     clock::BlockClock,
     ledger::{Chain, OpenBlock, Record, Snapshot},
     pool::Pool,
-    publish::Unpublished,
     state::{CodeCache, Held, Overlay},
 };
 
@@ -235,7 +234,6 @@ impl TestingSource {
         self.mining = mining;
         self.pace(feed);
         feed.set_state(self.devnet.health());
-        feed.committed().await.map_err(|_| ChangeError::Failed)?;
         if !self.drafts() && feed.snapshots.newest().is_draft() {
             self.reopen(feed).await?;
         }
@@ -313,7 +311,7 @@ impl TestingSource {
         let began = Instant::now();
         let published = feed.snapshots.load();
         let next = self.open(published.latest()).await?;
-        publish(feed, Record::SubBlock(next)).await?;
+        publish(feed, Record::SubBlock(next))?;
         feed.count(began);
         Ok(())
     }
@@ -339,7 +337,7 @@ impl TestingSource {
         let Some(number) = head.checked_sub(blocks).filter(|_| blocks <= most) else {
             return Err(ChangeError::TooDeep { blocks, most });
         };
-        publish(feed, Record::GoBack { number, feed: published.feed() }).await?;
+        publish(feed, Record::GoBack { number, feed: published.feed() })?;
         self.reopen(feed).await?;
         feed.pool.advance();
         Ok(())
@@ -412,7 +410,7 @@ impl TestingSource {
         }
         let began = Instant::now();
         let next = self.open(published.latest()).await?;
-        publish(feed, Record::SubBlock(next)).await?;
+        publish(feed, Record::SubBlock(next))?;
         feed.count(began);
         Ok(())
     }
@@ -456,7 +454,7 @@ impl TestingSource {
             Snapshot::at_head(world, latest.head.clone(), latest.hashes.clone()).after(latest, Arc::new(changes));
         self.devnet.devnet.clock.reopen();
         let next = self.open(&edited).await?;
-        publish(feed, Record::Seal { sealed: edited, next: Some(next) }).await?;
+        publish(feed, Record::Seal { sealed: edited, next: Some(next) })?;
         feed.pool.advance();
         feed.count(began);
         Ok(())
@@ -502,13 +500,8 @@ impl SavedChain {
 }
 
 /// Publishes a change that a client has asked for.
-async fn publish(feed: &mut Feed, record: Record) -> Result<(), ChangeError> {
-    let published = feed.publish(record).map_err(Unpublished::Unfit);
-    let published = match published {
-        Ok(_) => feed.committed().await,
-        Err(unfit) => Err(unfit),
-    };
-    published.map_err(|error| {
+fn publish(feed: &mut Feed, record: Record) -> Result<(), ChangeError> {
+    feed.publish(record).map(drop).map_err(|error| {
         tracing::error!(%error, "the change is not made");
         ChangeError::Failed
     })

@@ -124,7 +124,7 @@ impl SourceStage {
                 late: BOUND,
             },
         };
-        let feed = Feed::new(snapshots.clone(), Vec::new(), pool, &metrics);
+        let feed = Feed::new(snapshots.clone(), None, pool, &metrics);
         Self { upstream, snapshots, metrics, panics, feed, source }
     }
 

@@ -1,14 +1,13 @@
-//! The outlet of a live chain: its changes on their way to the stream.
+//! The queue of changes: what an upstream's chain has published, on its way to the stream of the fleet.
 //!
-//! A live chain waits for nothing but its own events. So it publishes into a cell that nobody sees and that it executes on,
-//! and each change goes through the outlet: first into the stream, and after the acknowledgement into the cell that clients
-//! see. While the stream takes nothing, the chain goes on, and the outlet holds its changes up to a bound. Past it they are
-//! dropped, and the stream gets all that has changed in one message as soon as it takes messages again.
+//! A live chain waits for nothing but its own events. So it is executed in a cell that nobody sees, and the queue takes each of
+//! its changes: first the stream has it, and after the acknowledgement the cell that clients see. While the stream takes nothing,
+//! the chain goes on, and the queue holds its changes up to a bound. Past it they are dropped, and the stream gets all that
+//! has changed in one message as soon as it takes messages again.
 
 use std::{collections::VecDeque, sync::Arc, time::Instant};
 
 use alloy_primitives::{B256, Bytes, map::B256Set};
-use futures::{FutureExt, future::LocalBoxFuture};
 use tokio::sync::Notify;
 
 use crate::{
@@ -17,7 +16,8 @@ use crate::{
         codec::{CodesByHash, Entry, LeaderTime, StreamChanges},
     },
     lock::Mutex,
-    publish::{Change, Commit, Sink, Unpublished},
+    publish::{Change, Sink},
+    store::StoreError,
 };
 
 /// The most bytes of codes that readers have to know, past which later messages bring theirs again.
@@ -25,34 +25,31 @@ const KNOWN: usize = 32 << 20;
 
 /// The changes of a live chain on their way to the stream.
 #[derive(Debug)]
-pub struct LiveOutlet {
+pub struct ChangeQueue {
     /// The most bytes of messages that wait for the stream.
     held: usize,
-    waiting: Mutex<OutletQueue>,
+    waiting: Mutex<WaitingChanges>,
     filled: Notify,
 }
 
 #[derive(Debug, Default)]
-struct OutletQueue {
-    /// Whether this node leads the fleet. Otherwise changes are published into the chain's own cell alone.
-    leads: bool,
+struct WaitingChanges {
+    /// The chain after the change that was taken last, which the fleet has come to; `None` while another node leads, and nothing
+    /// is sent.
+    seen: Option<Arc<Chain>>,
     /// Whether changes were dropped that the next message has to bring.
     is_overfull: bool,
-    steps: VecDeque<OutletStep>,
+    list: VecDeque<QueuedChange>,
     bytes: usize,
-    /// The published state that the fleet has come to, with the change that was taken last.
-    seen: Option<Arc<Chain>>,
     known: KnownToReaders,
 }
 
-/// A change on its way.
+/// A change on its way, or all changes since an earlier one.
 #[derive(Debug)]
-pub struct OutletStep {
-    /// The change's id.
-    pub id: SnapshotId,
+pub struct QueuedChange {
     /// The message about it.
     pub message: Vec<u8>,
-    /// The published state after the change.
+    /// The chain after the change, whose id is the change's.
     pub after: Arc<Chain>,
     /// The time at which its input arrived; `None` if it brings no snapshot.
     pub arrived: Option<Instant>,
@@ -84,7 +81,18 @@ impl KnownToReaders {
     }
 }
 
-impl OutletQueue {
+impl WaitingChanges {
+    /// Creates the queue of a node that leads, with one message: all that has changed in `own` since the fleet has `seen` the chain,
+    /// under the id `id`, which the chain has from then on.
+    fn of_all(seen: Arc<Chain>, own: &Snapshots, id: SnapshotId) -> Self {
+        own.update(|chain| chain.set_id(id));
+        let (after, mut codes, mut waiting) = (own.load(), CodesByHash::default(), Self::default());
+        let entries = Entry::between(Some(&seen), &after, &mut codes);
+        waiting.push(Some(seen.last), after, &entries, &codes);
+        waiting.seen = Some(seen);
+        waiting
+    }
+
     /// Adds a message with `entries`, which lead to `after`.
     fn push<'a>(
         &mut self,
@@ -97,72 +105,55 @@ impl OutletQueue {
         let dated = LeaderTime::of(after.newest.published);
         let message = StreamChanges::write(dated, follows, entries, codes, forgets);
         self.bytes += message.len();
-        self.steps.push_back(OutletStep { id: after.last, message, after, arrived: None });
-    }
-
-    /// Adds one message with all that has changed since the fleet has seen the chain, under this id.
-    fn push_all(&mut self, id: SnapshotId, snapshots: &Snapshots) {
-        snapshots.update(|chain| chain.set_id(id));
-        self.is_overfull = false;
-        let (chain, mut codes) = (snapshots.load(), CodesByHash::default());
-        let entries = Entry::between(self.seen.as_deref(), &chain, &mut codes);
-        self.push(self.seen.as_ref().map(|seen| seen.last), chain, &entries, &codes);
-    }
-
-    fn drop_steps(&mut self) {
-        self.steps.clear();
-        (self.bytes, self.known) = (0, KnownToReaders::default());
+        self.list.push_back(QueuedChange { message, after, arrived: None });
     }
 }
 
-impl LiveOutlet {
-    /// Creates an outlet in which at most `held` bytes of messages wait.
+impl ChangeQueue {
+    /// Creates a queue in which at most `held` bytes of messages wait.
     pub fn new(held: usize) -> Self {
         Self { held, waiting: Mutex::default(), filled: Notify::new() }
     }
 
-    /// Begins to send changes in this epoch, the first of them all that is published in the chain's own cell. The fleet has
+    /// Begins to send changes in this epoch, the first of them all that is published in the chain's `own` cell. The fleet has
     /// `seen` the chain before.
-    pub fn begin(&self, snapshots: &Snapshots, epoch: u64, seen: Arc<Chain>) {
-        let mut waiting = self.waiting.lock();
-        waiting.drop_steps();
-        (waiting.leads, waiting.seen) = (true, Some(seen));
-        waiting.push_all(SnapshotId::begin(epoch).next(), snapshots);
+    pub fn begin(&self, own: &Snapshots, epoch: u64, seen: Arc<Chain>) {
+        *self.waiting.lock() = WaitingChanges::of_all(seen, own, SnapshotId::begin(epoch).next());
     }
 
     /// Ends sending changes.
     pub fn end(&self) {
-        let mut waiting = self.waiting.lock();
-        waiting.drop_steps();
-        (waiting.leads, waiting.seen) = (false, None);
+        *self.waiting.lock() = WaitingChanges::default();
     }
 
-    /// Waits for the next change on its way. `snapshots` is the chain's own cell.
-    pub async fn next(&self, snapshots: &Snapshots) -> OutletStep {
+    /// Waits for the next change on its way. `own` is the chain's own cell.
+    pub async fn next(&self, own: &Snapshots) -> QueuedChange {
         loop {
-            if let Some(step) = self.take_step(snapshots) {
-                return step;
+            if let Some(change) = self.pop(own) {
+                return change;
             }
             self.filled.notified().await;
         }
     }
 
-    fn take_step(&self, snapshots: &Snapshots) -> Option<OutletStep> {
+    fn pop(&self, own: &Snapshots) -> Option<QueuedChange> {
         let mut waiting = self.waiting.lock();
-        if waiting.is_overfull {
-            waiting.push_all(snapshots.next_id(), snapshots);
+        if waiting.is_overfull
+            && let Some(seen) = waiting.seen.take()
+        {
+            *waiting = WaitingChanges::of_all(seen, own, own.next_id());
         }
-        let step = waiting.steps.pop_front()?;
-        waiting.bytes -= step.message.len();
-        waiting.seen = Some(step.after.clone());
-        Some(step)
+        let change = waiting.list.pop_front()?;
+        waiting.bytes -= change.message.len();
+        waiting.seen = Some(change.after.clone());
+        Some(change)
     }
 
     /// Lets later messages bring all codes again, because an image does not have those of earlier ones. Returns false and
     /// does nothing if messages are on their way, which the image does not have.
     pub fn reset_codes_if_idle(&self) -> bool {
         let mut waiting = self.waiting.lock();
-        let is_idle = waiting.steps.is_empty() && !waiting.is_overfull;
+        let is_idle = waiting.list.is_empty() && !waiting.is_overfull;
         if is_idle {
             waiting.known = KnownToReaders::default();
         }
@@ -170,14 +161,14 @@ impl LiveOutlet {
     }
 }
 
-/// The sink of the chain that nobody sees. It is waited for nowhere: the chain goes on while the stream takes nothing.
-impl Sink for Arc<LiveOutlet> {
+/// The sink of the chain that nobody sees.
+impl Sink for Arc<ChangeQueue> {
     fn takes(&self) -> bool {
         let waiting = self.waiting.lock();
-        waiting.leads && !waiting.is_overfull
+        waiting.seen.is_some() && !waiting.is_overfull
     }
 
-    fn take(&mut self, change: &Arc<Change>, after: &Arc<Chain>) -> bool {
+    fn take(&mut self, change: Change, after: &Arc<Chain>) -> Result<(), StoreError> {
         let mut waiting = self.waiting.lock();
         match &change.entry {
             Some(entry) => waiting.push(None, after.clone(), [entry], &change.codes),
@@ -186,22 +177,15 @@ impl Sink for Arc<LiveOutlet> {
         }
         if waiting.bytes > self.held {
             tracing::warn!("the stream of the fleet takes too little: the changes that wait for it are sent as one");
-            waiting.drop_steps();
-            waiting.is_overfull = true;
+            *waiting = WaitingChanges { seen: waiting.seen.take(), is_overfull: true, ..WaitingChanges::default() };
         }
         drop(waiting);
         self.filled.notify_one();
-        false
+        Ok(())
     }
-
-    fn commit(&mut self) -> LocalBoxFuture<'_, Result<Commit, Unpublished>> {
-        std::future::ready(Ok(Commit::Done)).boxed_local()
-    }
-
-    fn discard(&mut self) {}
 
     fn note_arrival(&mut self, since: Instant) {
-        if let Some(newest) = self.waiting.lock().steps.back_mut() {
+        if let Some(newest) = self.waiting.lock().list.back_mut() {
             newest.arrived = Some(since);
         }
     }
@@ -229,62 +213,68 @@ mod tests {
         )
     }
 
-    fn apply(outlet: &Arc<LiveOutlet>, own: &Snapshots, record: Record) {
+    fn apply(queue: &Arc<ChangeQueue>, own: &Snapshots, record: Record) {
         let change = Change::of(&own.load(), own.next_id(), &record);
         own.apply(record).expect("it fits");
-        assert!(!outlet.takes() || !outlet.clone().take(&change, &own.load()), "nothing waits for the stream");
+        if queue.takes() {
+            queue.clone().take(change, &own.load()).expect("nothing is stored");
+        }
     }
 
     fn finalized(number: u64) -> Record {
         Record::Tags(Tags { safe: None, finalized: Some(number) })
     }
 
-    fn is_whole(step: &OutletStep) -> bool {
+    fn is_whole(step: &QueuedChange) -> bool {
         matches!(StreamMessage::read(&step.message), Ok((_, StreamMessage::Changes(message))) if message.follows.is_some())
     }
 
-    fn finalized_after(step: &OutletStep) -> Option<u64> {
+    fn finalized_after(step: &QueuedChange) -> Option<u64> {
         step.after.finalized()
     }
 
     #[tokio::test]
     async fn changes_of_a_leader_come_in_order_after_all_that_there_was() {
-        let (outlet, own) = (Arc::new(LiveOutlet::new(1 << 20)), chain());
-        apply(&outlet, &own, finalized(1));
-        outlet.begin(&own, 9, own.load());
-        apply(&outlet, &own, finalized(2));
-        apply(&outlet, &own, Record::Feed(FeedState::Live { every_ms: 200 }));
-        let steps = [outlet.next(&own).await, outlet.next(&own).await, outlet.next(&own).await];
-        let ids = steps.each_ref().map(|step| step.id.0 - SnapshotId::begin(9).0);
+        let (queue, own) = (Arc::new(ChangeQueue::new(1 << 20)), chain());
+        apply(&queue, &own, finalized(1));
+        queue.begin(&own, 9, own.load());
+        apply(&queue, &own, finalized(2));
+        apply(&queue, &own, Record::Feed(FeedState::Live { every_ms: 200 }));
+        let steps = [queue.next(&own).await, queue.next(&own).await, queue.next(&own).await];
+        let ids = steps.each_ref().map(|step| step.after.last.0 - SnapshotId::begin(9).0);
         assert_eq!(ids, [1, 2, 3]);
         assert!(is_whole(&steps[0]) && !is_whole(&steps[1]));
         assert_eq!(steps.each_ref().map(finalized_after), [Some(1), Some(2), Some(2)]);
-        assert!(outlet.reset_codes_if_idle());
+        assert!(queue.reset_codes_if_idle());
     }
 
     #[tokio::test]
     async fn what_the_stream_does_not_take_is_bounded_and_the_stream_gets_all_there_is_in_its_place() {
-        let (outlet, own) = (Arc::new(LiveOutlet::new(500)), chain());
-        outlet.begin(&own, 9, own.load());
-        assert!(is_whole(&outlet.next(&own).await));
+        let (queue, own) = (Arc::new(ChangeQueue::new(500)), chain());
+        queue.begin(&own, 9, own.load());
+        assert!(is_whole(&queue.next(&own).await));
         for number in 0..1_000 {
-            apply(&outlet, &own, finalized(number));
-            assert!(outlet.waiting.lock().bytes <= 500);
+            apply(&queue, &own, finalized(number));
+            assert!(queue.waiting.lock().bytes <= 500);
         }
-        let step = outlet.next(&own).await;
+        let step = queue.next(&own).await;
         assert!(is_whole(&step));
-        assert_eq!((step.id, finalized_after(&step)), (own.load().last, Some(999)));
-        apply(&outlet, &own, finalized(1_000));
-        let next = outlet.next(&own).await;
-        assert_eq!((next.id, is_whole(&next)), (step.id.next(), false), "the changes after it come one by one again");
+        assert_eq!((step.after.last, finalized_after(&step)), (own.load().last, Some(999)));
+        apply(&queue, &own, finalized(1_000));
+        let next = queue.next(&own).await;
+        assert_eq!(
+            (next.after.last, is_whole(&next)),
+            (step.after.last.next(), false),
+            "the changes after it come one by one again"
+        );
     }
 
     #[tokio::test]
     async fn a_node_that_stands_by_sends_nothing() {
-        let (outlet, own) = (Arc::new(LiveOutlet::new(500)), chain());
-        outlet.begin(&own, 9, own.load());
-        outlet.end();
-        apply(&outlet, &own, finalized(1));
-        assert!(outlet.take_step(&own).is_none());
+        let (queue, own) = (Arc::new(ChangeQueue::new(500)), chain());
+        queue.begin(&own, 9, own.load());
+        queue.end();
+        apply(&queue, &own, finalized(1));
+        assert!(queue.pop(&own).is_none());
     }
 }

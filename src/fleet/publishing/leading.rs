@@ -1,0 +1,148 @@
+//! A node while it leads: what it reads goes into the stream, and is shown when the stream has it.
+
+use std::time::Duration;
+
+use tokio::{sync::watch, task::JoinSet, time::Interval};
+
+use super::{
+    Publisher, PublishingLimits,
+    images::ImageWriter,
+    queue::{ChangeQueue, QueuedChange},
+    upkeep::{FleetUpkeep, ImageNeed, UpkeepLook},
+    writer::{NotLeading, StreamWriter},
+};
+use crate::{
+    fleet::{replica::beat, servers::ImageKey},
+    ledger::{FeedProblem, FeedState, SnapshotId, Snapshots, StateImage},
+    source::Feed,
+};
+
+/// The most time between two looks whether an image is due, and whether publishing is paused.
+const LOOK_INTERVAL: Duration = Duration::from_millis(250);
+
+/// A node that leads: its end of the stream, and its work beside the chain.
+pub(super) struct Leading<'a> {
+    writer: StreamWriter,
+    limits: &'a PublishingLimits,
+    _pulse: JoinSet<()>,
+    images: ImageWriter,
+    upkeep: FleetUpkeep,
+    looks: Interval,
+    /// Whether an image is due, however few messages came after the last.
+    is_wanted: bool,
+    /// The health of the feed before publishing was paused, if it is.
+    before_pause: Option<FeedState>,
+    leads: &'a watch::Sender<bool>,
+}
+
+impl<'a> Leading<'a> {
+    /// Begins the work of a node beside the chain while it leads.
+    pub async fn begin(publisher: &'a Publisher, feed: &Feed, writer: StreamWriter) -> Self {
+        let Publisher { port, chain, limits, follower, leads, .. } = publisher;
+        let newest = port.fact(ImageKey::KEY).await.ok().flatten();
+        let images = ImageWriter::new(port.clone(), newest, limits.max_image_bytes);
+        let upkeep = FleetUpkeep::begin(UpkeepLook {
+            port: port.clone(),
+            chain: chain.clone(),
+            snapshots: feed.snapshots.clone(),
+            from: SnapshotId::begin(writer.id.epoch()),
+            keep: limits.image_keep,
+            is_writing: images.is_writing.clone(),
+            metrics: follower.metrics.clone(),
+        });
+        leads.send_replace(true);
+        Self {
+            writer,
+            _pulse: beat(port, feed.snapshots.clone(), limits.node.clone()),
+            is_wanted: images.newest.is_none(),
+            images,
+            upkeep,
+            limits,
+            looks: tokio::time::interval(LOOK_INTERVAL),
+            before_pause: None,
+            leads,
+        }
+    }
+
+    /// Publishes the changes of `queue`, which are those of the chain in `own`, until another node leads.
+    pub async fn publish(mut self, feed: &mut Feed, queue: &ChangeQueue, own: &Snapshots) {
+        // A quiet chain has no message that would find another leader.
+        while self.writer.is_leased() {
+            self.show_pause(feed, self.writer.is_paused());
+            self.write_due_image(feed, queue);
+            tokio::select! {
+                biased;
+                change = queue.next(own) => if let Err(NotLeading) = self.send(feed, change).await {
+                    break;
+                },
+                need = self.upkeep.need() => {
+                    if need == ImageNeed::Lost {
+                        self.images.newest = None;
+                    }
+                    self.is_wanted = true;
+                }
+                _ = self.looks.tick() => {}
+            }
+        }
+        // A node whose chain another one publishes now has no trouble with the stream.
+        self.show_pause(feed, false);
+    }
+
+    /// Sends a change to the stream, and shows it when the stream has it.
+    async fn send(&mut self, feed: &mut Feed, change: QueuedChange) -> Result<(), NotLeading> {
+        let QueuedChange { message, after, arrived } = change;
+        let mut sending = self.writer.sending(after.last, &message);
+        while !self.writer.try_send(&mut sending).await? {
+            self.show_pause(feed, true);
+        }
+        if self.before_pause.take().is_some() {
+            tracing::info!("publishing resumed");
+        }
+        let state = after.feed();
+        feed.show(after, state);
+        feed.pool.advance();
+        if let Some(arrived) = arrived {
+            feed.count(arrived);
+        }
+        Ok(())
+    }
+
+    /// Shows that publishing is paused, or that it is no longer.
+    fn show_pause(&mut self, feed: &mut Feed, is_paused: bool) {
+        let paused = FeedState::Degraded(FeedProblem::Stream);
+        if is_paused && self.before_pause.is_none() {
+            self.before_pause = Some(feed.status.state());
+            tracing::warn!("publishing is paused: the stream of the fleet takes nothing");
+            feed.show_state(paused);
+        } else if !is_paused && let Some(before) = self.before_pause.take() {
+            tracing::info!("publishing resumed");
+            feed.show_state(before);
+        }
+    }
+
+    /// Writes an image where one is due and what is published allows one.
+    fn write_due_image(&mut self, feed: &Feed, queue: &ChangeQueue) {
+        self.is_wanted |= self.images.has_failed();
+        let (messages, bytes) = self.writer.since_image;
+        // Half of the stream is left for those who read the image.
+        let is_due = self.is_wanted || messages >= self.limits.image_every || bytes >= self.limits.stream_bytes / 4;
+        if !self.images.can_write() || !is_due {
+            return;
+        }
+        let published = feed.snapshots.load();
+        if published.last == self.writer.id
+            && queue.reset_codes_if_idle()
+            && let Some(image) = StateImage::of(&published)
+        {
+            self.writer.since_image = (0, 0);
+            self.images.write(image, self.writer.sequence);
+            self.is_wanted = false;
+        }
+    }
+}
+
+impl Drop for Leading<'_> {
+    fn drop(&mut self) {
+        self.leads.send_replace(false);
+    }
+}
