@@ -8,7 +8,7 @@ use async_nats::client::RequestErrorKind;
 use futures::{FutureExt, StreamExt, future::BoxFuture};
 use tokio::{task::JoinSet, time::Instant};
 
-use super::servers::{FleetLink, subject};
+use super::servers::FleetLink;
 use crate::{
     ledger::{Snapshots, codec},
     state::{CodeCache, FetchError, Held, Miss, Missed, RemoteImage, RemoteView, StateSource},
@@ -181,7 +181,7 @@ pub fn serve(link: FleetLink, fetcher: Arc<Fetcher>, chains: [Arc<Snapshots>; 2]
     let runtime = fetcher.runtime().clone();
     let answering = async move {
         loop {
-            match link.client.subscribe(subject(link.names.state())).await {
+            match link.client.subscribe(link.names.state()).await {
                 Ok(questions) => {
                     let answer = |message: async_nats::Message| {
                         let (link, fetcher, chains) = (&link, &fetcher, &chains);

@@ -20,7 +20,6 @@ use crate::{
         LeaderClient, Membership,
         joining::{self, Joining, PublisherJoining},
         publishing::PublishedLive,
-        replica::ReplicaSource,
         servers::{FleetChain, FleetLink},
         settings::Servers,
         state::FleetState,
@@ -88,9 +87,8 @@ pub fn follow(beginning: Beginning<'_>, servers: &Servers, runtime: &Runtime) ->
     if let Some(wrapper) = chain.wrapper {
         spec = spec.with_wrapper(wrapper);
     }
-    let source = Box::new(ReplicaSource { follower });
     let fleet = Some(Membership { link, leads: None });
-    Ok(Start { fleet, remote, ..Start::of_foreign(spec, snapshots, source) })
+    Ok(Start { fleet, remote, ..Start::of_foreign(spec, snapshots, Box::new(follower)) })
 }
 
 /// Returns the fetcher of the state of the fleet's upstream: over the leader, and to an upstream of this node's own if it has one.

@@ -174,7 +174,7 @@ async fn publish(
     let joining = PublisherJoining { node, store: &store, clock };
     let ours = FleetChain::of(&chain.truth.spec, chain.truth.genesis.hash, Vec::new());
     let (mut publisher, snapshots) = joining.join_live(ours, &own).await?;
-    publisher.limits.max_image_bytes = max_image_bytes;
+    publisher.max_image_bytes = max_image_bytes;
     let snapshots = Arc::new(snapshots);
     let pool = node::pool(config, &chain.truth.spec, &snapshots, &store)?;
     show(shown, &snapshots);
@@ -192,6 +192,6 @@ async fn follow(port: &ModelPort, config: &Config, chain: &SimChain, shown: &Mut
     let snapshots = Arc::new(snapshots);
     let pool = node::pool(config, &chain.truth.spec, &snapshots, &store)?;
     show(shown, &snapshots);
-    follower.run(Feed::new(snapshots, None, pool, &metrics)).await;
+    Box::new(follower).run(Feed::new(snapshots, None, pool, &metrics)).await;
     Ok(())
 }

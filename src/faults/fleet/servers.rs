@@ -472,9 +472,7 @@ impl FleetPort for ModelPort {
             }
             let sequence = sequence.saturating_add_signed(-self.skipped.load(Relaxed));
             Ok(match servers.parts.get(&sequence).map(|stored| &stored.part) {
-                Some(Some((id, frame))) => {
-                    StreamEntry::Part { id: *id, index: frame.index, is_last: frame.index + 1 == frame.count }
-                }
+                Some(Some((id, frame))) => StreamEntry::Part { id: *id, index: frame.index },
                 None if sequence > servers.last => StreamEntry::Empty,
                 _ => StreamEntry::Foreign,
             })

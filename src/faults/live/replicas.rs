@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::{
     fleet::replica::{Applier, LeaderClock},
-    ledger::{Chain, LeaderTime, Retention, Snapshot, SnapshotId, StateImage, StreamMessage},
+    ledger::{Chain, LeaderTime, Retention, Snapshot, SnapshotId, StreamMessage, codec::image},
     publish::{Change, Sink},
     state::{CodeCache, Lookup, World},
     store::StoreError,
@@ -74,9 +74,9 @@ impl Replicas {
 
 /// Returns a replica that begins from an image of `chain`.
 fn begin(chain: &Arc<Chain>, kept: Retention) -> Applier {
-    let image = StateImage::of(chain).expect("an image of an upstream's chain").write();
+    let image = image::write(chain);
     let codes = Arc::new(CodeCache::new(1 << 20));
-    let state = StateImage::read(&image, &codes, kept, 1 << 24).expect("the image can be read");
+    let state = image::read(&image, &codes, kept, 1 << 24).expect("the image can be read");
     Applier::new(state.into(), codes, LeaderClock::default())
 }
 

@@ -11,10 +11,9 @@ use super::{Joining, RETRY_PAUSE};
 use crate::{
     clock::Clock,
     fleet::{
-        publishing::{Lease, LeaseWatch, Publisher, PublishingLimits, take_epoch},
+        publishing::{Lease, LeaseWatch, Publisher, take_epoch},
         replica::{Following, ReplicaBase},
         servers::{FleetChain, FleetError, NodeIdentity, WALLET_KEY},
-        settings::JoiningSettings,
     },
     ledger::{SnapshotId, Snapshots, codec::MAX_IMAGE_BYTES},
     store::Store,
@@ -82,21 +81,15 @@ impl PublisherJoining<'_> {
         if lease.is_none() {
             shown.replace_all(follower.first_shown(&reached).into());
         }
-        let JoiningSettings { image_every, image_keep, .. } = *settings;
-        let limits = PublishingLimits {
-            node: identity.node,
-            image_every,
-            image_keep,
-            stream_bytes: settings.servers.stream_bytes,
-            max_image_bytes: MAX_IMAGE_BYTES as u64,
-        };
         let publisher = Publisher {
             port: port.clone(),
             chain,
             clock: self.clock.clone(),
             store: self.store.clone(),
             follower,
-            limits,
+            node: identity.node,
+            settings: settings.clone(),
+            max_image_bytes: MAX_IMAGE_BYTES as u64,
             leads: watch::Sender::new(false),
             lease,
             ceased: None,

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{
     replica::{Follower, Following, LeaderClock, PulseWatch, ReplicaBase},
-    servers::{FleetChain, FleetError, FleetLink, FleetMetrics, FleetNames, FleetPort, FleetRoom, fleets},
+    servers::{FleetChain, FleetError, FleetLink, FleetMetrics, FleetNames, FleetPort, fleets},
     settings::{JoiningSettings, Servers},
 };
 use crate::{state::CodeCache, telemetry::Metrics};
@@ -52,7 +52,7 @@ pub async fn create(
         Some(name) => FleetNames { fleet: name.clone() },
         None => FleetNames::of_chain(chain_id, genesis),
     };
-    let link = FleetLink::new(client, jetstream, names, Some(FleetRoom::of(&settings.servers)));
+    let link = FleetLink::new(client, jetstream, names, Some(settings.servers.clone()));
     link.create().await?;
     Ok(link)
 }

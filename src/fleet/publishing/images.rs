@@ -12,7 +12,10 @@ use tokio::{task::JoinSet, time::Instant};
 
 use crate::{
     fleet::servers::{FleetError, FleetPort, ImageKey},
-    ledger::codec::{LeaderTime, StateImage, unpacked_bytes},
+    ledger::{
+        Chain,
+        codec::{LeaderTime, image, unpacked_bytes},
+    },
 };
 
 /// The pause after an image that was not written, which doubles with each that follows.
@@ -47,14 +50,15 @@ impl ImageWriter {
         self.task.is_empty() && self.pause.is_none_or(|(until, _)| Instant::now() >= until)
     }
 
-    /// Begins to write an image, whose last change has the sequence `sequence` in the stream, unless it is the newest already.
-    pub fn write(&mut self, image: StateImage, sequence: u64) {
-        if self.newest.as_ref().is_some_and(|newest| newest.id == image.id.0) {
+    /// Begins to write the image of a chain, whose last change has the sequence `sequence` in the stream, unless it is the newest
+    /// already.
+    pub fn write(&mut self, chain: Arc<Chain>, sequence: u64) {
+        if self.newest.as_ref().is_some_and(|newest| newest.id == chain.last.0) {
             return;
         }
         let (port, max_bytes) = (self.port.clone(), self.max_bytes);
         self.is_writing.store(true, Relaxed);
-        self.task.spawn(async move { write(&*port, image, sequence, max_bytes).await });
+        self.task.spawn(async move { write(&*port, chain, sequence, max_bytes).await });
     }
 
     /// Takes the outcome of the image that was being written, if it is done. Returns whether the image was not written.
@@ -78,9 +82,9 @@ impl ImageWriter {
 }
 
 /// Writes an image, reads it back, and makes it the newest. An image that cannot be written leaves nothing.
-async fn write(port: &dyn FleetPort, image: StateImage, sequence: u64, max_bytes: u64) -> Result<ImageKey, FleetError> {
-    let (id, dated) = (image.id, LeaderTime::of(image.published()));
-    let bytes = tokio::task::spawn_blocking(move || image.write()).await;
+async fn write(port: &dyn FleetPort, chain: Arc<Chain>, sequence: u64, max_bytes: u64) -> Result<ImageKey, FleetError> {
+    let (id, dated) = (chain.last, LeaderTime::of(chain.newest.published));
+    let bytes = tokio::task::spawn_blocking(move || image::write(&chain)).await;
     let bytes = bytes.map_err(|error| FleetError::Image(error.to_string()))?;
     let unpacked = unpacked_bytes(&bytes);
     if unpacked > max_bytes {

@@ -5,15 +5,15 @@ use std::time::Duration;
 use tokio::{sync::watch, task::JoinSet, time::Interval};
 
 use super::{
-    Publisher, PublishingLimits,
+    Publisher,
     images::ImageWriter,
     queue::{ChangeQueue, QueuedChange},
     upkeep::{FleetUpkeep, ImageNeed, UpkeepLook},
     writer::{NotLeading, StreamWriter},
 };
 use crate::{
-    fleet::{replica::beat, servers::ImageKey},
-    ledger::{FeedProblem, FeedState, SnapshotId, Snapshots, StateImage},
+    fleet::{replica::beat, servers::ImageKey, settings::JoiningSettings},
+    ledger::{FeedProblem, FeedState, SnapshotId, Snapshots},
     source::Feed,
 };
 
@@ -23,7 +23,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 /// A node that leads: its end of the stream, and its work beside the chain.
 pub(super) struct Leading<'a> {
     writer: StreamWriter,
-    limits: &'a PublishingLimits,
+    settings: &'a JoiningSettings,
     _pulse: JoinSet<()>,
     images: ImageWriter,
     upkeep: FleetUpkeep,
@@ -38,26 +38,26 @@ pub(super) struct Leading<'a> {
 impl<'a> Leading<'a> {
     /// Begins the work of a node beside the chain while it leads.
     pub async fn begin(publisher: &'a Publisher, feed: &Feed, writer: StreamWriter) -> Self {
-        let Publisher { port, chain, limits, follower, leads, .. } = publisher;
+        let Publisher { port, chain, node, settings, follower, leads, .. } = publisher;
         let newest = port.fact(ImageKey::KEY).await.ok().flatten();
-        let images = ImageWriter::new(port.clone(), newest, limits.max_image_bytes);
+        let images = ImageWriter::new(port.clone(), newest, publisher.max_image_bytes);
         let upkeep = FleetUpkeep::begin(UpkeepLook {
             port: port.clone(),
             chain: chain.clone(),
             snapshots: feed.snapshots.clone(),
             from: SnapshotId::begin(writer.id.epoch()),
-            keep: limits.image_keep,
+            keep: settings.image_keep,
             is_writing: images.is_writing.clone(),
             metrics: follower.metrics.clone(),
         });
         leads.send_replace(true);
         Self {
             writer,
-            _pulse: beat(port, feed.snapshots.clone(), limits.node.clone()),
+            _pulse: beat(port, feed.snapshots.clone(), node.clone()),
             is_wanted: images.newest.is_none(),
             images,
             upkeep,
-            limits,
+            settings,
             looks: tokio::time::interval(LOOK_INTERVAL),
             before_pause: None,
             leads,
@@ -125,17 +125,15 @@ impl<'a> Leading<'a> {
         self.is_wanted |= self.images.has_failed();
         let (messages, bytes) = self.writer.since_image;
         // Half of the stream is left for those who read the image.
-        let is_due = self.is_wanted || messages >= self.limits.image_every || bytes >= self.limits.stream_bytes / 4;
+        let JoiningSettings { image_every, servers, .. } = self.settings;
+        let is_due = self.is_wanted || messages >= *image_every || bytes >= servers.stream_bytes / 4;
         if !self.images.can_write() || !is_due {
             return;
         }
         let published = feed.snapshots.load();
-        if published.last == self.writer.id
-            && queue.reset_codes_if_idle()
-            && let Some(image) = StateImage::of(&published)
-        {
+        if published.last == self.writer.id && queue.reset_codes_if_idle() {
             self.writer.since_image = (0, 0);
-            self.images.write(image, self.writer.sequence);
+            self.images.write(published, self.writer.sequence);
             self.is_wanted = false;
         }
     }

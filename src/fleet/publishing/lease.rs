@@ -125,16 +125,6 @@ async fn renew(port: &dyn FleetPort, node: &Bytes, revision: u64) -> Result<Opti
 }
 
 impl Lease {
-    /// Returns whether no other node has been seen to hold it.
-    pub fn is_held(&self) -> bool {
-        self.renewed.borrow().is_some()
-    }
-
-    /// Returns whether the lease was renewed at `moment` or later.
-    pub fn is_renewed_since(&self, moment: Instant) -> bool {
-        self.renewed().is_some_and(|renewed| renewed >= moment)
-    }
-
     /// Returns the moment of the last renewal; `None` if another node has the lease.
     pub fn renewed(&self) -> Option<Instant> {
         *self.renewed.borrow()

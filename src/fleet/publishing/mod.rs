@@ -26,6 +26,7 @@ use self::writer::{NotLeading, StreamWriter};
 use super::{
     replica::{Follower, Following},
     servers::{Bucket, EPOCH_KEY, FleetChain, FleetError, FleetPort, FleetRole},
+    settings::JoiningSettings,
 };
 use crate::source::Feed;
 use crate::{
@@ -43,21 +44,6 @@ const LEASE_PAUSE: Duration = Duration::from_secs(3);
 /// The time without a new message, while a node that has the lease reads the stream to its end, after which it gives up.
 const STALLED: Duration = Duration::from_secs(2);
 
-/// Settings of a node that publishes.
-#[derive(Clone, Debug)]
-pub struct PublishingLimits {
-    /// The name of this node, for people.
-    pub node: String,
-    /// The messages after an image, past which a new one is written.
-    pub image_every: u64,
-    /// The time for which an image stays after a newer one is complete.
-    pub image_keep: Duration,
-    /// The bytes of the stream, past which its oldest messages are deleted.
-    pub stream_bytes: u64,
-    /// The most bytes of an image, before compression.
-    pub max_image_bytes: u64,
-}
-
 /// A node's part in publishing: it follows the leader, takes over, and leads.
 #[derive(Debug)]
 pub struct Publisher {
@@ -71,8 +57,12 @@ pub struct Publisher {
     pub store: Store,
     /// The follower of the stream.
     pub follower: Follower,
+    /// The name of this node, for people.
+    pub node: String,
     /// Settings.
-    pub limits: PublishingLimits,
+    pub settings: JoiningSettings,
+    /// The most bytes of an image, before compression.
+    pub max_image_bytes: u64,
     /// Whether this node leads, for those who answer only then.
     pub leads: watch::Sender<bool>,
     /// The lease, if this node took it before it began with a chain of its own.
@@ -115,7 +105,7 @@ impl Publisher {
         if let Some(lease) = self.lease.take() {
             return lease;
         }
-        let mut watch = LeaseWatch::new(self.port.clone(), &self.limits.node);
+        let mut watch = LeaseWatch::new(self.port.clone(), &self.node);
         let (mut lost, mut looked) = (None, Instant::now());
         loop {
             self.follower.step(feed, FleetRole::Standby).await;
@@ -185,14 +175,14 @@ impl Publisher {
                 self.follower.discard_image();
                 return Err(NotBegun::Behind);
             }
-            if !lease.is_held() {
+            if lease.renewed().is_none() {
                 return Err(NotLeading.into());
             }
             self.follower.step(feed, FleetRole::Standby).await;
         }
         let published = feed.snapshots.load();
         let epoch = take_epoch(&*self.port, &self.store, &*self.clock, published.last.epoch().max(least)).await?;
-        let (first, node, metrics) = (SnapshotId::begin(epoch), &self.limits.node, &self.follower.metrics);
+        let (first, node, metrics) = (SnapshotId::begin(epoch), &self.node, &self.follower.metrics);
         let mut writer = StreamWriter::new(self.port.clone(), lease, metrics.clone(), (end, published.last));
         writer.lead(first, node).await?;
         feed.snapshots.update(|chain| chain.begin_epoch(epoch));

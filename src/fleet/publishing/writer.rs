@@ -114,7 +114,7 @@ impl StreamWriter {
             self.acknowledged = Instant::now();
             return Ok(true);
         }
-        if !self.lease.is_held() || self.lease.is_renewed_since(sending.begun + PUBLISH_TIMEOUT) {
+        if self.lease.renewed().is_none_or(|renewed| renewed >= sending.begun + PUBLISH_TIMEOUT) {
             return Err(NotLeading);
         }
         tokio::time::sleep(RETRY_PAUSE).await;
@@ -130,7 +130,7 @@ impl StreamWriter {
     async fn look_for(&self, sending: &mut StreamSending) -> Result<(), NotLeading> {
         while let Some(frame) = sending.frames.get(sending.taken) {
             match self.port.at(self.sequence + sending.taken as u64 + 1).await {
-                Ok(StreamEntry::Part { id, index, .. }) if (id, index) == (sending.id, frame.index) => {
+                Ok(StreamEntry::Part { id, index }) if (id, index) == (sending.id, frame.index) => {
                     sending.taken += 1;
                 }
                 Ok(StreamEntry::Part { .. } | StreamEntry::Foreign) => return Err(NotLeading),
@@ -146,7 +146,7 @@ impl StreamWriter {
 
     /// Returns whether no other node has been seen to hold the lease.
     pub fn is_leased(&self) -> bool {
-        self.lease.is_held()
+        self.lease.renewed().is_some()
     }
 
     /// Returns whether the servers have answered nothing since [`SILENT_AFTER`], so that no message would be published now.

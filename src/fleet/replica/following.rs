@@ -18,7 +18,7 @@ use crate::{
     fleet::servers::{Arrivals, FleetError, FleetPort, ImageKey},
     ledger::{
         Chain, Retention, SnapshotId,
-        codec::{LeaderTime, StateImage},
+        codec::{LeaderTime, image},
     },
     state::CodeCache,
 };
@@ -55,7 +55,7 @@ pub struct ReplicaBase {
 impl ReplicaBase {
     /// Returns the chain of an image, or the problem of the image.
     fn read(&self, key: &ImageKey, bytes: &[u8]) -> Result<Chain, String> {
-        let chain = StateImage::read(bytes, &self.codes, self.kept, self.cache);
+        let chain = image::read(bytes, &self.codes, self.kept, self.cache);
         let mut chain = chain.map_err(|error| error.to_string())?;
         chain.date(self.clock.earliest_or_own(SnapshotId(key.id).epoch(), LeaderTime(key.dated)));
         Ok(chain)

@@ -83,13 +83,6 @@ impl Follower {
         }
     }
 
-    /// Follows for as long as it is polled.
-    pub async fn run(mut self, mut feed: Feed) {
-        loop {
-            self.step(&mut feed, FleetRole::Replica).await;
-        }
-    }
-
     /// Waits for the next message or for some time, applies the message, and shows the state that has been reached.
     pub async fn step(&mut self, feed: &mut Feed, role: FleetRole) {
         self.advance(feed).await;
@@ -303,15 +296,14 @@ impl Follower {
     }
 }
 
-/// A replica's source of snapshots.
-#[derive(Debug)]
-pub struct ReplicaSource {
-    /// The follower of the stream.
-    pub follower: Follower,
-}
-
-impl FeedSource for ReplicaSource {
-    fn run(self: Box<Self>, feed: Feed) -> LocalBoxFuture<'static, ()> {
-        self.follower.run(feed).boxed_local()
+/// A replica follows for as long as it is polled.
+impl FeedSource for Follower {
+    fn run(mut self: Box<Self>, mut feed: Feed) -> LocalBoxFuture<'static, ()> {
+        async move {
+            loop {
+                self.step(&mut feed, FleetRole::Replica).await;
+            }
+        }
+        .boxed_local()
     }
 }

@@ -6,7 +6,6 @@ use async_nats::{
     Client, ConnectErrorKind, ConnectOptions, ServerAddr,
     jetstream::{
         Context,
-        consumer::{DeliverPolicy, push},
         context::{ContextBuilder, CreateStreamError},
         kv, object_store, stream,
     },
@@ -31,31 +30,15 @@ pub struct FleetLink {
     pub jetstream: Context,
     /// The names of the fleet.
     pub names: FleetNames,
-    /// The room that the fleet takes on the servers; `None` on a replica, which creates nothing there.
-    pub room: Option<FleetRoom>,
+    /// The settings of what the fleet has on the servers; `None` on a replica, which creates nothing there.
+    pub room: Option<Settings>,
     /// The buckets that were opened.
     buckets: Arc<[OnceCell<kv::Store>; 2]>,
 }
 
-/// The room that a fleet takes on its servers.
-#[derive(Clone, Copy, Debug)]
-pub struct FleetRoom {
-    /// The servers that store each message.
-    pub copies: usize,
-    /// The bytes of the stream.
-    pub bytes: i64,
-}
-
-impl FleetRoom {
-    /// Returns the room that the settings give.
-    pub fn of(settings: &Settings) -> Self {
-        Self { copies: settings.copies, bytes: i64::try_from(settings.stream_bytes).unwrap_or(i64::MAX) }
-    }
-}
-
 impl FleetLink {
     /// Creates the connection to a fleet.
-    pub fn new(client: Client, jetstream: Context, names: FleetNames, room: Option<FleetRoom>) -> Self {
+    pub fn new(client: Client, jetstream: Context, names: FleetNames, room: Option<Settings>) -> Self {
         Self { client, jetstream, names, room, buckets: Arc::default() }
     }
 
@@ -139,11 +122,11 @@ impl FleetLink {
     ///
     /// Returns [`FleetError::Nats`] if NATS refuses one, or does not answer.
     pub async fn create(&self) -> Result<(), FleetError> {
-        let Some(FleetRoom { copies, bytes: most }) = self.room else { return Ok(()) };
+        let Some(Settings { copies, stream_bytes, .. }) = self.room else { return Ok(()) };
         let stream = stream::Config {
             name: self.names.stream(),
             subjects: vec![self.names.feed()],
-            max_bytes: most,
+            max_bytes: i64::try_from(stream_bytes).unwrap_or(i64::MAX),
             num_replicas: copies,
             duplicate_window: Duration::from_secs(120),
             ..stream::Config::default()
@@ -189,28 +172,6 @@ impl FleetLink {
         let stream = self.jetstream.get_stream(self.names.stream()).await;
         stream.map_err(FleetError::of_nats("the fleet's stream cannot be opened"))
     }
-}
-
-/// Asks for the messages of a stream with this subject, from the sequence `from` on, in their order.
-///
-/// # Errors
-///
-/// Returns [`FleetError::Nats`] with `what` if NATS refuses, or does not answer.
-pub async fn messages(
-    client: &Client,
-    stream: &stream::Stream,
-    subject: String,
-    from: u64,
-    what: &'static str,
-) -> Result<push::Ordered, FleetError> {
-    let consumer = push::OrderedConfig {
-        deliver_subject: client.new_inbox(),
-        filter_subject: subject,
-        deliver_policy: DeliverPolicy::ByStartSequence { start_sequence: from },
-        ..push::OrderedConfig::default()
-    };
-    let consumer = stream.create_consumer(consumer).await.map_err(FleetError::of_nats(what))?;
-    consumer.messages().await.map_err(FleetError::of_nats(what))
 }
 
 /// Returns the names of the fleets that the servers have.

@@ -10,13 +10,12 @@ mod port;
 
 use alloy_genesis::ChainConfig;
 use alloy_primitives::{Address, B256};
-use async_nats::Subject;
 use serde::{Deserialize, Serialize};
 
 pub use self::{
     error::FleetError,
     identity::NodeIdentity,
-    link::{FleetLink, FleetRoom, fleets, messages},
+    link::{FleetLink, fleets},
     metrics::{FleetMetrics, FleetRole},
     parts::{ArrivedPart, headers},
     port::{
@@ -152,8 +151,3 @@ pub const WALLET_KEY: &str = "wallet";
 
 /// The key of the last epoch in the bucket of facts.
 pub const EPOCH_KEY: &str = "epoch";
-
-/// Returns a subject of NATS.
-pub fn subject(name: String) -> Subject {
-    Subject::from(name)
-}

@@ -5,6 +5,7 @@ use std::{num::NonZeroUsize, time::Duration};
 use async_nats::{
     connection::State,
     jetstream::{
+        consumer::{DeliverPolicy, push},
         context::PublishErrorKind,
         kv::UpdateErrorKind,
         message::PublishMessage,
@@ -23,7 +24,7 @@ use tokio::{io::AsyncReadExt, time::timeout};
 
 use super::{
     Arrivals, ArrivedPart, Bucket, BucketEntry, FleetError, FleetLink, FleetPort, ImageKey, PartAck, REPLY_TIMEOUT,
-    ShortMessage, StreamEnds, StreamEntry, Topic, headers, messages, subject,
+    ShortMessage, StreamEnds, StreamEntry, Topic, headers,
 };
 use crate::ledger::{
     SnapshotId,
@@ -100,7 +101,14 @@ impl FleetPort for FleetLink {
     fn read(&self, from: u64) -> BoxFuture<'_, Result<Arrivals, FleetError>> {
         async move {
             let (stream, unread) = (self.stream().await?, "the stream cannot be read");
-            let messages = messages(&self.client, &stream, self.names.feed(), from, unread).await?;
+            let consumer = push::OrderedConfig {
+                deliver_subject: self.client.new_inbox(),
+                filter_subject: self.names.feed(),
+                deliver_policy: DeliverPolicy::ByStartSequence { start_sequence: from },
+                ..push::OrderedConfig::default()
+            };
+            let consumer = stream.create_consumer(consumer).await.map_err(FleetError::of_nats(unread))?;
+            let messages = consumer.messages().await.map_err(FleetError::of_nats(unread))?;
             let arrivals = messages.map(move |message| {
                 let message = message.map_err(FleetError::of_nats(unread))?;
                 let sequence = message.info().map(|info| info.stream_sequence);
@@ -117,9 +125,7 @@ impl FleetPort for FleetLink {
             let stream = self.stream().await?;
             match stream.get_raw_message(sequence).await {
                 Ok(message) => Ok(match ArrivedPart::read(Some(&message.headers), message.payload.into()) {
-                    Some(ArrivedPart { id, index, count, .. }) => {
-                        StreamEntry::Part { id, index, is_last: index + 1 == count }
-                    }
+                    Some(ArrivedPart { id, index, .. }) => StreamEntry::Part { id, index },
                     None => StreamEntry::Foreign,
                 }),
                 Err(error) if error.kind() == RawMessageErrorKind::NoMessageFound => {
@@ -141,7 +147,7 @@ impl FleetPort for FleetLink {
                     .payload(frame.bytes.0.clone())
                     .message_id(format!("{:x}-{}", id.0, frame.index))
                     .expected_last_sequence(expected);
-                match self.jetstream.send_publish(subject(self.names.feed()), message).await {
+                match self.jetstream.send_publish(self.names.feed(), message).await {
                     Ok(ack) => acks.push(ack.into_future()),
                     Err(error) => {
                         tracing::debug!(%error, "a message cannot be sent to the stream");
@@ -263,7 +269,7 @@ impl FleetPort for FleetLink {
 
     fn publish(&self, topic: Topic, payload: Bytes) -> BoxFuture<'_, ()> {
         async move {
-            if let Err(error) = self.client.publish(subject(self.names.topic(topic)), payload).await {
+            if let Err(error) = self.client.publish(self.names.topic(topic), payload).await {
                 tracing::debug!(?topic, %error, "a message is not sent");
             }
         }
@@ -272,7 +278,7 @@ impl FleetPort for FleetLink {
 
     fn subscribe(&self, topic: Topic) -> BoxFuture<'_, Result<BoxStream<'static, ShortMessage>, FleetError>> {
         async move {
-            let subscribed = self.client.subscribe(subject(self.names.topic(topic))).await;
+            let subscribed = self.client.subscribe(self.names.topic(topic)).await;
             let messages = subscribed.map_err(FleetError::of_nats("the leader cannot be heard"))?;
             let messages = messages.map(|message| ShortMessage {
                 payload: message.payload,

@@ -42,8 +42,6 @@ pub enum StreamEntry {
         id: SnapshotId,
         /// The index of the part.
         index: u32,
-        /// Whether the message ends with it.
-        is_last: bool,
     },
     /// No message of presim's, or one that was deleted, so that nobody knows whose it was.
     Foreign,

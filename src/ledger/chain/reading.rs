@@ -183,11 +183,6 @@ impl Chain {
         })
     }
 
-    /// Returns the retained snapshots from `id` on, in order.
-    pub fn since(&self, id: SnapshotId) -> impl Iterator<Item = &Arc<Snapshot>> {
-        self.recent.range(id.0..).map(|(_, snapshot)| snapshot)
-    }
-
     /// Returns the retained snapshots after `id`, in order.
     pub fn snapshots_after(&self, id: SnapshotId) -> impl Iterator<Item = &Arc<Snapshot>> {
         self.recent.range(id.0 + 1..).map(|(_, snapshot)| snapshot)

@@ -6,41 +6,23 @@ use alloy_consensus::{Header, TxReceipt};
 
 use super::decode::EntryError;
 use crate::{
-    chain::{BlockBody, BlockTotals, SealedBlock, agrees_with_receipts, receipts_root_and_bloom},
-    ledger::{Record, Snapshot},
-    state::LocalWorld,
+    chain::{BlockBody, SealedBlock, agrees_with_receipts, receipts_root_and_bloom},
+    ledger::Record,
 };
 
-/// Checks the blocks of a change that was read: what follows from the receipts, and of a block that its leader has built, all of
-/// its header that follows from its content and its state.
+/// Checks the blocks of a change that was read: what follows from their receipts.
 ///
 /// # Errors
 ///
 /// Returns [`EntryError::Mismatch`] with the first value that differs.
 pub fn check(record: &Record) -> Result<(), EntryError> {
     match record {
-        Record::Seal { sealed, .. } => check_sealed(sealed),
         Record::Canonical { block, .. } | Record::Content(block) | Record::Restart { block, .. } => {
             check_receipts(block)
         }
         Record::Preconfirmed { complete: Some(complete), .. } => check_receipts(&complete.head),
         _ => Ok(()),
     }
-}
-
-fn check_sealed(sealed: &Snapshot) -> Result<(), EntryError> {
-    let (header, body) = (&sealed.head.header, sealed.head.body());
-    let totals =
-        BlockTotals::of(&body.transactions, &body.receipts, header.gas_used, header.blob_gas_used.unwrap_or_default());
-    let mut closed = header.inner().clone();
-    totals.close(&mut closed);
-    let number = header.number;
-    check_gas(header, &body)?;
-    unless_equal(number, "transactionsRoot", &header.transactions_root, &closed.transactions_root)?;
-    unless_equal(number, "receiptsRoot", &header.receipts_root, &closed.receipts_root)?;
-    unless_equal(number, "logsBloom", &header.logs_bloom, &closed.logs_bloom)?;
-    let root = sealed.world.local().map_or(header.state_root, LocalWorld::state_root_in_parallel);
-    unless_equal(number, "stateRoot", &header.state_root, &root)
 }
 
 /// Checks the receipts of an upstream's block against its header, if they are known. Its transactions are as the upstream

@@ -210,10 +210,14 @@ impl Entry {
     ///
     /// # Errors
     ///
-    /// Returns [`redb::Error::Corrupted`] if the entry has more items than are left, or the bytes are not exactly one entry.
+    /// Returns [`redb::Error::Corrupted`] if the entry has more items than are left, the bytes are not exactly one entry, or it is
+    /// none of an upstream's chain.
     pub fn arrived(bytes: &[u8], items: &mut ItemBudget) -> Result<Self, redb::Error> {
         items.take(bytes.get(1..).unwrap_or_default())?;
-        Self::decode(bytes)
+        match Self::decode(bytes)? {
+            Self::SubBlock(_) | Self::Seal(_) => Err(corrupted("a change of a fleet's chain is none of an upstream's")),
+            entry => Ok(entry),
+        }
     }
 
     /// Decodes an entry.

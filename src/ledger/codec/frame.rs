@@ -12,7 +12,7 @@ use super::items::ItemBudget;
 use crate::store::{encode, problem_of};
 
 /// The version of all that the codec writes. A reader refuses every other.
-pub const VERSION: u8 = 8;
+pub const VERSION: u8 = 9;
 /// The bytes from which a message is compressed: below, its headers cost more than it saves.
 const MIN_COMPRESSED_BYTES: usize = 512;
 /// The level of the compression: a sub-block is compressed within its interval many times over.
@@ -173,12 +173,13 @@ mod tests {
     #[test]
     fn another_version_is_refused_with_both() {
         let mut body = pack(b"a message");
-        body[0] = 9;
+        body[0] = VERSION + 1;
         let error = unpack(&body, 9).expect_err("another version");
         assert_eq!(
             error.to_string(),
             format!(
-                "it is of version 9, and this presim reads version {VERSION}: run one version of presim in the fleet"
+                "it is of version {}, and this presim reads version {VERSION}: run one version of presim in the fleet",
+                VERSION + 1
             )
         );
     }

@@ -2,8 +2,8 @@
 //! fleet.
 //!
 //! An [`Entry`] is the encoded form of a [`Record`](super::Record). The journal writes entries to its table; a [`StreamMessage`]
-//! carries them to the replicas, in the frames of `frame`. `decode` makes records of them again. A [`StateImage`] is everything
-//! that is published at one moment, from which a replica begins: a state and entries.
+//! carries them to the replicas, in the frames of `frame`. `decode` makes records of them again. An [`image`] is everything
+//! that is published at one moment, from which a replica begins.
 
 mod catch_up;
 mod check;
@@ -12,7 +12,7 @@ mod decode;
 mod entry;
 mod frame;
 mod health;
-mod image;
+pub mod image;
 mod items;
 mod message;
 mod stored;
@@ -26,7 +26,6 @@ pub use self::{
     frame::{
         Frame, MAX_IMAGE_BYTES, MAX_SHORT_BYTES, MAX_STREAM_BYTES, VERSION, frames, join, read, unpacked_bytes, write,
     },
-    image::StateImage,
     message::{StreamChanges, StreamMessage},
     stored::{StoredAccount, StoredBody, StoredChange, StoredHeader, StoredReceipt, StoredSubBlock},
     time::LeaderTime,

@@ -83,12 +83,13 @@ async fn another_chain_or_version_is_refused_with_both_named() {
     let facts = jetstream.get_key_value("presim_test").await.expect("facts");
     let theirs = facts.get("chain").await.expect("an answer").expect("a chain");
     let mut theirs: serde_json::Value = serde_json::from_slice(&theirs).expect("JSON");
-    let own = std::mem::replace(&mut theirs["version"], 9.into());
+    let own = theirs["version"].as_u64().expect("a version");
+    theirs["version"] = (own + 1).into();
     facts.put("chain", theirs.to_string().into()).await.expect("it is written");
     let leads = launch(&upstream.url(), Some(&first.config), &["--publish", &url, "--fleet", "test"]).await;
     for refused in [leads.err(), try_start(&["--follow", &url]).err()] {
         let error = format!("{:#}", refused.expect("it is refused"));
-        assert!(error.contains(&format!("of version 9, and this presim has version {own}")), "{error}");
+        assert!(error.contains(&format!("of version {}, and this presim has version {own}", own + 1)), "{error}");
     }
 }
 
