@@ -150,7 +150,7 @@ fn execute(case: &Case, fork: &str, world: &World) -> Result<Outcome, String> {
     let precompiles = RunPrecompiles::of(spec, env.cfg_env.spec);
     let mut evm = RunEvm::<OpStack>::new(&mut alone, env, precompiles);
     let result =
-        evm.commit_signed(FromTxWithEncoded::from_encoded_tx(tx.inner(), case.sender, case.tx.clone()), |_, _| ());
+        evm.commit(FromTxWithEncoded::from_encoded_tx(tx.inner(), case.sender, case.tx.clone()), None, |_, _| ());
     let post = case.diff(changes(evm.finish()));
 
     let result = match (in_block, result) {

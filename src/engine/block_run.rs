@@ -26,13 +26,11 @@ use crate::{
     state::{AccountChange, LocalWorld, MergedChanges, Missed, Overlay, World},
 };
 
-/// A snapshot made from another, and the changes of state between them.
+/// A snapshot made from another, with the step of state between them.
 #[derive(Debug)]
 pub struct Applied {
     /// The snapshot.
     pub snapshot: Snapshot,
-    /// The changes, each account once.
-    pub changes: Arc<Vec<AccountChange>>,
     /// State of an upstream that was not known. Unless empty, everything else here is invalid.
     pub missed: Missed,
     /// Whether the console of test libraries was called.
@@ -308,9 +306,8 @@ pub fn seal(
     let sealed = SealedBlock::new(header, BlockBody { transactions, receipts, ommers, withdrawals, access_list });
     let mut hashes = on.hashes.clone();
     hashes.push(sealed.number(), sealed.hash());
-    let changes = Arc::new(changes);
-    let snapshot = Snapshot::at_head(world, Arc::new(sealed), hashes).after(on, changes.clone());
-    Ok((Applied { snapshot, changes, missed, calls_console: false }, requests))
+    let snapshot = Snapshot::at_head(world, Arc::new(sealed), hashes).after(on, Arc::new(changes));
+    Ok((Applied { snapshot, missed, calls_console: false }, requests))
 }
 
 /// Runs what comes after the last transaction of the block that `on` is building: withdrawals and requests. The changes
@@ -373,8 +370,51 @@ pub fn execute_block(
     withdrawals: Option<&Withdrawals>,
 ) -> Result<BlockEnd, BlockExecutionError> {
     let mut overlay = Overlay::new(parent.world.clone(), parent.hashes.clone());
-    let result = run(spec, &mut overlay, header, transactions, ommers, withdrawals);
+    let refunds = GasRefunds::of_block(spec.has_post_exec(header.timestamp), header.number, transactions)
+        .map_err(|(index, broken)| BlockExecutionError::msg(format!("transaction {index}: {broken}")))?;
+    let with_roots = spec.family() == Family::Ethereum && !spec.is_byzantium_active_at_block(header.number);
+    let mut executor = ChainExecutor::new(spec, &mut overlay, header, withdrawals, ommers);
+    let ran = execute(&mut executor, refunds, transactions.iter().map(|tx| ((), tx)), |(), ran, executor| {
+        ran?;
+        if with_roots
+            && let Some(root) = executor.overlay().changed_world().local().map(LocalWorld::state_root)
+            && let Some(ChainReceipt::Signed(ReceiptEnvelope::Legacy(receipt))) = executor.receipts_mut().last_mut()
+        {
+            receipt.receipt.status = Eip658Value::PostState(root);
+        }
+        Ok(())
+    });
+    let result = ran.and_then(|()| executor.finish([]));
     BlockEnd::of(overlay, result)
+}
+
+/// Begins a block, and executes transactions of it from the first on. Passes the result of each to `check`, with what `transactions` has
+/// for it.
+///
+/// A run that has missed state goes on after failures, to find what else it will miss, and checks nothing.
+///
+/// # Errors
+///
+/// Returns the error of a system call or of `check`, or that the run was stopped.
+pub(super) fn execute<'a, 't, T>(
+    executor: &mut ChainExecutor<'a>,
+    refunds: GasRefunds,
+    transactions: impl Iterator<Item = (T, &'t Recovered<ChainTx>)>,
+    mut check: impl FnMut(T, Result<(), BlockExecutionError>, &mut ChainExecutor<'a>) -> Result<(), BlockExecutionError>,
+) -> Result<(), BlockExecutionError> {
+    executor.refund(refunds);
+    let begun = executor.begin();
+    if !executor.overlay().has_missed() {
+        begun?;
+    }
+    for (known, tx) in transactions {
+        executor.overlay().meter.between_calls().map_err(BlockExecutionError::other)?;
+        let ran = executor.execute(tx);
+        if !executor.overlay().has_missed() {
+            check(known, ran, executor)?;
+        }
+    }
+    Ok(())
 }
 
 impl BlockEnd {
@@ -391,41 +431,6 @@ impl BlockEnd {
         let (world, changes) = overlay.changed();
         Ok(Self { world, changes, missed, receipts, requests, access_list, gas_used, blob_gas_used })
     }
-}
-
-fn run(
-    spec: &ChainSpec,
-    overlay: &mut Overlay,
-    header: &Header,
-    transactions: &[Recovered<ChainTx>],
-    ommers: &[Header],
-    withdrawals: Option<&Withdrawals>,
-) -> Result<BlockResult, BlockExecutionError> {
-    let refunds = GasRefunds::of_block(spec.has_post_exec(header.timestamp), header.number, transactions)
-        .map_err(|(index, broken)| BlockExecutionError::msg(format!("transaction {index}: {broken}")))?;
-    let mut executor = ChainExecutor::new(spec, overlay, header, withdrawals, ommers);
-    executor.refund(refunds);
-    let begun = executor.begin();
-    if !executor.overlay().has_missed() {
-        begun?;
-    }
-    let with_roots = spec.family() == Family::Ethereum && !spec.is_byzantium_active_at_block(header.number);
-    for tx in transactions {
-        match executor.execute(tx) {
-            // The following transactions run too, to find what else is missing.
-            Err(_) if executor.overlay().has_missed() => continue,
-            executed => executed?,
-        }
-        if with_roots {
-            let root = executor.overlay().changed_world().local().map(LocalWorld::state_root);
-            if let (Some(root), Some(ChainReceipt::Signed(ReceiptEnvelope::Legacy(receipt)))) =
-                (root, executor.receipts_mut().last_mut())
-            {
-                receipt.receipt.status = Eip658Value::PostState(root);
-            }
-        }
-    }
-    executor.finish([])
 }
 
 /// Returns the `withdrawalsRoot` of a header on the state `world`: the root of its withdrawals from Shanghai on; on the
@@ -448,7 +453,6 @@ pub fn withdrawals_root(
 fn next(on: &Snapshot, overlay: &mut Overlay, open: OpenBlock) -> Applied {
     let (missed, calls_console) = (overlay.take_missed(), overlay.has_read(&CONSOLE));
     let (world, changes) = overlay.changed();
-    let changes = Arc::new(changes);
     let snapshot = Snapshot::new(world, on.head.clone(), Some(open), on.hashes.clone());
-    Applied { snapshot: snapshot.after(on, changes.clone()), changes, missed, calls_console }
+    Applied { snapshot: snapshot.after(on, Arc::new(changes)), missed, calls_console }
 }

@@ -5,47 +5,32 @@ use alloy_primitives::Address;
 use revm::context::result::ExecutionResult;
 
 use super::{
-    Engine, Ethereum, OpStack,
+    Engine,
     access_list::Accessed,
     error::{RunError, SimulationError},
     estimate::Estimate,
-    evm::FamilyEvm,
     request::CallRequest,
     simulate::{BlocksToRun, RunProgress, TokenInfo},
 };
-use crate::{
-    chain::{ChainSpec, Family},
-    ledger::Snapshot,
-};
+use crate::ledger::Snapshot;
 
-/// The functions that are generic over the family, for one of them.
-struct FamilyRuns {
-    call: fn(&mut Engine<'_>, &Header, &CallRequest, bool) -> Result<ExecutionResult, SimulationError>,
-    create_access_list: fn(&mut Engine<'_>, &Header, &CallRequest) -> Result<Accessed, SimulationError>,
-    estimate_gas: fn(&mut Engine<'_>, &Header, &CallRequest) -> Result<Estimate, SimulationError>,
-    token_info: fn(&mut Engine<'_>, &Header, Address) -> TokenInfo,
-    run_blocks: fn(&mut Engine<'_>, &Snapshot, BlocksToRun<'_>) -> Result<RunProgress, RunError>,
+/// Evaluates an expression for the family of a chain, which it names as a type.
+macro_rules! by_family {
+    ($spec:expr, $family:ident => $run:expr) => {
+        match $spec.family() {
+            $crate::chain::Family::Ethereum => {
+                type $family = $crate::engine::Ethereum;
+                $run
+            }
+            $crate::chain::Family::OpStack => {
+                type $family = $crate::engine::OpStack;
+                $run
+            }
+        }
+    };
 }
 
-impl FamilyRuns {
-    const fn new<F: FamilyEvm>() -> Self {
-        Self {
-            call: |engine, header, request, keeps| engine.call_on::<F>(header, request, keeps),
-            create_access_list: |engine, header, request| engine.access_list_on::<F>(header, request),
-            estimate_gas: |engine, header, request| engine.estimate_on::<F>(header, request),
-            token_info: |engine, header, token| engine.token_info_on::<F>(header, token),
-            run_blocks: |engine, snapshot, run| engine.run_blocks_on::<F>(snapshot, run),
-        }
-    }
-
-    /// Returns the functions for the family of a chain.
-    fn of(spec: &ChainSpec) -> &'static Self {
-        match spec.family() {
-            Family::Ethereum => &const { Self::new::<Ethereum>() },
-            Family::OpStack => &const { Self::new::<OpStack>() },
-        }
-    }
-}
+pub(super) use by_family;
 
 impl Engine<'_> {
     /// Runs a call in `header`'s block, and discards its changes.
@@ -54,7 +39,7 @@ impl Engine<'_> {
     ///
     /// Returns a [`SimulationError`] if the call or an override is refused, or if the meter stopped the run.
     pub fn call(&mut self, header: &Header, request: &CallRequest) -> Result<ExecutionResult, SimulationError> {
-        (FamilyRuns::of(self.spec).call)(self, header, request, false)
+        by_family!(self.spec, F => self.call_on::<F>(header, request, false))
     }
 
     /// As [`Engine::call`], but keeps the call's changes in the overlay.
@@ -63,7 +48,7 @@ impl Engine<'_> {
     ///
     /// Returns a [`SimulationError`] if the call or an override is refused, or if the meter stopped the run.
     pub fn commit_call(&mut self, header: &Header, request: &CallRequest) -> Result<ExecutionResult, SimulationError> {
-        (FamilyRuns::of(self.spec).call)(self, header, request, true)
+        by_family!(self.spec, F => self.call_on::<F>(header, request, true))
     }
 
     /// Finds the access list of a call in `header`'s block, beginning with the call's own list.
@@ -75,7 +60,7 @@ impl Engine<'_> {
     ///
     /// Returns a [`SimulationError`] if the call or an override is refused, or if the meter stopped the run.
     pub fn create_access_list(&mut self, header: &Header, request: &CallRequest) -> Result<Accessed, SimulationError> {
-        (FamilyRuns::of(self.spec).create_access_list)(self, header, request)
+        by_family!(self.spec, F => self.access_list_on::<F>(header, request))
     }
 
     /// Finds the smallest gas limit with which a call succeeds in `header`'s block.
@@ -89,17 +74,17 @@ impl Engine<'_> {
     ///
     /// Returns a [`SimulationError`] if the call or an override is refused, or if the meter stopped the run.
     pub fn estimate_gas(&mut self, header: &Header, request: &CallRequest) -> Result<Estimate, SimulationError> {
-        (FamilyRuns::of(self.spec).estimate_gas)(self, header, request)
+        by_family!(self.spec, F => self.estimate_on::<F>(header, request))
     }
 
     /// Asks a contract for the symbol and the decimals of its token, on the state under the overlay and in the block of
     /// `header`. What the contract does not tell in time is `None`.
     pub fn token_info(&mut self, header: &Header, token: Address) -> TokenInfo {
-        (FamilyRuns::of(self.spec).token_info)(self, header, token)
+        by_family!(self.spec, F => self.token_info_on::<F>(header, token))
     }
 
     /// Runs blocks of calls. Every request for calls that follow one another is a plan of such blocks.
     pub(super) fn run_blocks(&mut self, snapshot: &Snapshot, run: BlocksToRun<'_>) -> Result<RunProgress, RunError> {
-        (FamilyRuns::of(self.spec).run_blocks)(self, snapshot, run)
+        by_family!(self.spec, F => self.run_blocks_on::<F>(snapshot, run))
     }
 }

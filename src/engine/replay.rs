@@ -8,13 +8,15 @@ use revm::{DatabaseCommit, context::result::ResultAndState};
 
 use super::{
     block_executor::{BlockProgress, ChainExecutor},
+    block_run::execute,
     error::SimulationError,
-    evm::{Ethereum, FamilyEvm, OpStack, TxSetup},
+    evm::{FamilyEvm, TxSetup},
+    families::by_family,
     recorder,
     trace::{Trace, TraceBudget, Tracer},
 };
 use crate::{
-    chain::{ChainReceipt, ChainSpec, Family},
+    chain::{ChainReceipt, ChainSpec},
     ledger::{Block, Included},
     state::Overlay,
 };
@@ -34,31 +36,21 @@ pub fn replay(
     count: usize,
     overlay: &mut Overlay,
 ) -> Result<BlockProgress, SimulationError> {
-    run(spec, block, count, overlay).map_err(|error| failure(block, error, overlay))
-}
-
-fn run(
-    spec: &ChainSpec,
-    block: &Block,
-    count: usize,
-    overlay: &mut Overlay,
-) -> Result<BlockProgress, BlockExecutionError> {
+    let is_remote = overlay.is_remote();
     let mut executor = ChainExecutor::new(spec, overlay, block.context(), None, &[]);
-    executor.refund(block.refunds());
-    executor.begin()?;
-    for included in block.transactions().take(count) {
-        executor.overlay().meter.between_calls().map_err(BlockExecutionError::other)?;
-        let ran = executor.execute(included.tx);
-        if executor.overlay().has_missed() {
-            continue;
-        }
+    let transactions = block.transactions().take(count).map(|included| (included, included.tx));
+    let ran = execute(&mut executor, block.refunds(), transactions, |included, ran, executor| {
         ran.map_err(|error| BlockExecutionError::msg(format!("transaction {}: {error}", included.index)))?;
-        if executor.overlay().is_remote() {
-            let used = executor.receipts_mut().last().map_or(0, ChainReceipt::cumulative_gas_used);
-            check_gas(&included, used, included.receipt.cumulative_gas_used()).map_err(BlockExecutionError::msg)?;
+        let used = executor.receipts_mut().last().map_or(0, ChainReceipt::cumulative_gas_used);
+        match is_remote {
+            true => {
+                check_gas(&included, used, included.receipt.cumulative_gas_used()).map_err(BlockExecutionError::msg)
+            }
+            false => Ok(()),
         }
-    }
-    Ok(executor.progress())
+    });
+    let progress = executor.progress();
+    ran.map(|()| progress).map_err(|error| failure(block, error, overlay))
 }
 
 /// Replays `block` up to the end of `traced`, a range of its transactions, and passes the trace of each of them to
@@ -78,14 +70,10 @@ pub fn trace_block<E: From<SimulationError>>(
     mut take: impl FnMut(&Included<'_>, Trace) -> Result<(), E>,
 ) -> Result<(), E> {
     replay(spec, block, traced.start, overlay)?;
-    let included = block.transactions().skip(traced.start).take(traced.len());
+    let included = block.transactions_from(traced.start).take(traced.len());
     for included in included.filter(|included| included.tx.as_post_exec().is_none()) {
         overlay.meter.between_calls().map_err(SimulationError::from)?;
-        let traced = match spec.family() {
-            Family::Ethereum => trace::<Ethereum>(spec, block, &included, tracer, overlay),
-            Family::OpStack => trace::<OpStack>(spec, block, &included, tracer, overlay),
-        };
-        match traced {
+        match by_family!(spec, F => trace::<F>(spec, block, &included, tracer, overlay)) {
             Err(SimulationError::Internal(_) | SimulationError::WrongState { .. }) if overlay.has_missed() => {}
             Err(error) => return Err(error.into()),
             Ok((trace, ran)) => {

@@ -19,15 +19,15 @@ use revm::{
 
 use self::{compare::Outcome, follow::follow};
 use super::{
-    Ethereum, OpStack,
     call::overridden,
     error::SimulationError,
     evm::{FamilyEvm, RunEvm, TxSetup},
+    families::by_family,
     replay::{check_gas, failure, replay},
     request::BlockOverrides,
 };
 use crate::{
-    chain::{ChainSpec, Family},
+    chain::ChainSpec,
     ledger::{Block, Included},
     state::Overlay,
 };
@@ -78,10 +78,7 @@ pub fn shadow_block<E: From<SimulationError>>(
     overlay: &mut Overlay,
     take: impl FnMut(&Included<'_>, ShadowedTx) -> Result<(), E>,
 ) -> Result<(), E> {
-    match spec.family() {
-        Family::Ethereum => Shadow::<Ethereum>::new(spec, under, block, limit).run(overlay, take),
-        Family::OpStack => Shadow::<OpStack>::new(spec, under, block, limit).run(overlay, take),
-    }
+    by_family!(spec, F => Shadow::<F>::new(spec, under, block, limit).run(overlay, take))
 }
 
 /// A block, and the two rules by which it runs.

@@ -82,7 +82,8 @@ impl<'a, F: FamilyEvm> RunEvm<'a, F> {
     ///
     /// Returns an [`EVMError`](revm::context::result::EVMError) if the call is invalid, or if the meter stopped the run.
     pub fn run(&mut self, call: TxEnv) -> Result<ExecutionResult, Error> {
-        let result = self.execute_call(call);
+        self.inner.ctx.chain = F::waived();
+        let result = self.execute(F::unsigned(call), false);
         self.discard();
         result
     }
@@ -105,50 +106,21 @@ impl<'a, F: FamilyEvm> RunEvm<'a, F> {
         result
     }
 
-    /// Runs an unsigned call, and keeps its changes in the overlay.
-    ///
-    /// # Errors
-    ///
-    /// Returns an [`EVMError`](revm::context::result::EVMError) if the call is invalid, or if the meter stopped the run.
-    pub fn commit(&mut self, call: TxEnv) -> Result<ExecutionResult, Error> {
-        self.commit_seen(call, |_, _| ())
-    }
-
-    /// As [`RunEvm::commit`]. Shows the state that the call has touched to `see`.
-    ///
-    /// # Errors
-    ///
-    /// Returns an [`EVMError`](revm::context::result::EVMError) if the call is invalid, or if the meter stopped the run.
-    pub fn commit_seen(
-        &mut self,
-        call: TxEnv,
-        see: impl FnOnce(&EvmState, &Overlay),
-    ) -> Result<ExecutionResult, Error> {
-        let result = self.execute_call(call);
-        self.write_back(result, see)
-    }
-
-    /// Runs a signed transaction, which pays all fees of its chain, and keeps its changes in the overlay. Shows the state
-    /// that the transaction has touched to `see`.
+    /// Runs a transaction, and keeps its changes in the overlay. `waived` is the fee data of an unsigned call; a signed transaction has
+    /// none, and pays all fees of its chain. Shows the state that the transaction has touched to `see`.
     ///
     /// # Errors
     ///
     /// Returns an [`EVMError`](revm::context::result::EVMError) if the transaction is invalid, or if the meter stopped the run.
-    pub fn commit_signed(
+    pub fn commit(
         &mut self,
         tx: F::Tx,
+        waived: Option<F::Chain>,
         see: impl FnOnce(&EvmState, &Overlay),
     ) -> Result<ExecutionResult, Error> {
-        self.inner.ctx.chain = F::Chain::default();
-        let result = self.execute(tx, true);
-        self.write_back(result, see)
-    }
-
-    fn write_back(
-        &mut self,
-        result: Result<ExecutionResult, Error>,
-        see: impl FnOnce(&EvmState, &Overlay),
-    ) -> Result<ExecutionResult, Error> {
+        let is_signed = waived.is_none();
+        self.inner.ctx.chain = waived.unwrap_or_default();
+        let result = self.execute(tx, is_signed);
         let journal = &mut self.inner.ctx.journaled_state;
         let mut state = journal.inner.finalize();
         if result.is_ok() {
@@ -167,12 +139,6 @@ impl<'a, F: FamilyEvm> RunEvm<'a, F> {
         let frames = if self.deepest < Memory::KEPT_FRAMES { frames } else { FrameStack::default() };
         Memory { fork: Some(cfg.spec.into()), journal, local, frames }.give_back();
         database
-    }
-
-    #[inline]
-    fn execute_call(&mut self, call: TxEnv) -> Result<ExecutionResult, Error> {
-        self.inner.ctx.chain = F::waived();
-        self.execute(F::unsigned(call), false)
     }
 
     #[inline]

@@ -143,7 +143,6 @@ impl<F: FamilyEvm> Simulator<'_, F> {
             CallRules::Simulation | CallRules::Many(_) => (used_before, BlockGas::default()),
         };
         let calls = BlockCalls {
-            spec: planned.spec,
             simulation: self.simulation,
             strict,
             market: planned.spec.is_market(&env),

@@ -19,7 +19,7 @@ use alloy_rlp::Encodable;
 use revm::{
     DatabaseCommit,
     context::{
-        BlockEnv, CfgEnv, Transaction, TxEnv,
+        BlockEnv, CfgEnv, Transaction,
         result::{EVMError, ExecutionResult, ResultGas},
     },
     state::EvmState,
@@ -31,7 +31,7 @@ use super::{
     results::{CallOutcome, CallResult},
 };
 use crate::{
-    chain::{BlockGas, ChainSpec, GasLeft},
+    chain::{BlockGas, GasLeft},
     engine::{
         access_list::AccessRecorder,
         call::waive_fees,
@@ -51,7 +51,6 @@ use crate::{
 
 /// The facts that the calls of a block share.
 pub(super) struct BlockCalls<'a, F: FamilyEvm> {
-    pub spec: &'a ChainSpec,
     pub simulation: &'a Simulation,
     /// The checks of signed transactions.
     pub strict: CfgEnv<F::Spec>,
@@ -157,7 +156,7 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
     ) -> Result<ExecutedCall, SimulationError> {
         let validation = self.simulation.validation;
         let is_alone = self.block.is_some();
-        check_chain(call, self.spec)?;
+        check_chain(call, self.planned.spec)?;
         let gas = match is_alone {
             true => self.capped_gas(call.gas, gas_left)?,
             false => self.gas(call.gas, ran.block_gas, gas_left, evm.db_mut())?,
@@ -165,7 +164,7 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
         let filled = FilledCall {
             gas,
             nonce: call.nonce.unwrap_or_else(|| evm.db_mut().balance_and_nonce(call.from).1),
-            chain_id: self.spec.chain_id(),
+            chain_id: self.planned.spec.chain_id(),
             market: self.market,
         };
         let listed = ran.listing.is_some().then(|| unsigned_tx(call, filled)).transpose()?;
@@ -194,7 +193,7 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
         let tip = tip(&tx, self.base_fee);
         let blobs = call.blob_hashes.as_ref().map_or(0, Vec::len);
         let explain = |error, overlay: &mut Overlay| explain(error, call, self.base_fee, overlay);
-        let executed = self.execute(CallTx::Unsigned(tx), evm, ran, traces, explain)?;
+        let executed = self.execute((F::unsigned(tx), Some(F::waived())), evm, ran, traces, explain)?;
         if wraps {
             // Without validation, the account's nonce wraps around, as in geth.
             evm.db_mut().set(call.from, None, Some(0), None);
@@ -217,7 +216,7 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
             true => SimulationError::Refused(problem),
             false => SimulationError::Refused(format!("transaction {}: {problem}", tx.tx_hash())),
         };
-        check_signer_chain(tx, self.spec).map_err(refused)?;
+        check_signer_chain(tx, self.planned.spec).map_err(refused)?;
         if !is_bundle {
             self.check_blobs(tx, ran.blob_gas_used, evm.db_mut()).map_err(refused)?;
         }
@@ -243,7 +242,7 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
         let tip = tip(&call, self.base_fee);
         let blobs = tx.blob_versioned_hashes().map_or(0, <[_]>::len);
         let explain = |error, overlay: &mut Overlay| explain(error, tx, self.base_fee, overlay);
-        let executed = self.execute(CallTx::Signed(call), evm, ran, traces, explain);
+        let executed = self.execute((call, None), evm, ran, traces, explain);
         *evm.cfg_mut() = lifted;
         Ok(ExecutedCall { listed, tip, blobs, ..executed? })
     }
@@ -289,7 +288,7 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
     /// Checks that the chain has blobs and the block has room for those of a transaction (EIP-4844), after those of the
     /// calls before.
     fn check_blobs(&self, tx: &TxEnvelope, used: u64, overlay: &mut Overlay) -> Result<(), String> {
-        check_blob_type(tx, self.spec)?;
+        check_blob_type(tx, self.planned.spec)?;
         if tx.blob_gas_used().is_none_or(|needs| needs == 0) {
             return Ok(());
         }
@@ -309,10 +308,10 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
         }
     }
 
-    /// Executes a call, and keeps its changes. What the transaction of the call tells is not filled in.
+    /// Executes a call, whose fees may be waived, and keeps its changes. What the transaction of the call tells is not filled in.
     fn execute(
         &self,
-        tx: CallTx<F>,
+        (tx, waived): (F::Tx, Option<F::Chain>),
         evm: &mut RunEvm<'_, F>,
         ran: &mut BlockRun,
         (tracer, traces): (Option<&Tracer>, &mut TraceBudget),
@@ -330,19 +329,11 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
             }
         };
         if tracer.is_none() && accesses.is_none() {
-            let done = match tx {
-                CallTx::Unsigned(tx) => evm.commit_seen(tx, see),
-                CallTx::Signed(tx) => evm.commit_signed(tx, see),
-            };
-            let result = done.map_err(|error| explain(error, evm.db_mut()))?;
+            let result = evm.commit(tx, waived, see).map_err(|error| explain(error, evm.db_mut()))?;
             return Ok(ExecutedCall { destroyed, ..ExecutedCall::of(result) });
         }
         let env = EvmEnv { cfg_env: evm.cfg_env().clone(), block_env: evm.block().clone() };
-        let precompiles = evm.components().2.clone();
-        let setup = match tx {
-            CallTx::Unsigned(tx) => TxSetup::unsigned(tx, env, precompiles),
-            CallTx::Signed(tx) => TxSetup { tx, waived: None, env, precompiles },
-        };
+        let setup = TxSetup { tx, waived, env, precompiles: evm.components().2.clone() };
         let (trace, ran) = match (tracer, &mut accesses) {
             (Some(tracer), accesses) => {
                 let (trace, ran) = trace::<F>(setup, tracer, accesses.as_mut(), traces, evm.db_mut(), explain)?;
@@ -364,13 +355,6 @@ impl ExecutedCall {
     const fn of(result: ExecutionResult) -> Self {
         Self { result, trace: None, access_list: None, destroyed: Vec::new(), listed: None, tip: 0, blobs: 0 }
     }
-}
-
-/// A call as the EVM runs it.
-#[expect(clippy::large_enum_variant, reason = "it is passed on at once")]
-enum CallTx<F: FamilyEvm> {
-    Unsigned(TxEnv),
-    Signed(F::Tx),
 }
 
 /// Returns the price of gas that the producer gets, wei.
@@ -421,7 +405,7 @@ impl BlockRun {
         let gas: ResultGas = *result.gas();
         let gas_used = gas.tx_gas_used();
         self.gas_used += gas_used;
-        self.block_gas = self.block_gas.plus(BlockGas::of_transaction(block.spec, block.header, &gas));
+        self.block_gas = self.block_gas.plus(BlockGas::of_transaction(block.planned.spec, block.header, &gas));
         self.blob_gas_used += DATA_GAS_PER_BLOB * u64::try_from(blobs).unwrap_or(u64::MAX);
         self.fees = self.fees.saturating_add(U256::from(tip) * U256::from(gas_used));
 
@@ -433,7 +417,8 @@ impl BlockRun {
         let written = || logs.iter().zip(marks).filter(|(_, mark)| mark.origin.is_real()).map(|(log, _)| log);
         if let (Some(list), Some(listed)) = (&mut self.listing, listed) {
             if F::HAS_REQUESTS {
-                let deposits = block.spec.deposit_contract_address().unwrap_or(MAINNET_DEPOSIT_CONTRACT_ADDRESS);
+                let deposits =
+                    block.planned.spec.deposit_contract_address().unwrap_or(MAINNET_DEPOSIT_CONTRACT_ADDRESS);
                 eip6110::accumulate_deposits_from_logs(deposits, written(), &mut list.deposits)?;
             }
             let logs_bloom = logs_bloom(written());
@@ -453,7 +438,7 @@ impl BlockRun {
             assets.transfers(&transfers, &destroyed);
             // The protocol's logs look like those of a token.
             let of_contracts = logs.iter().zip(marks).filter(|(_, mark)| mark.origin == LogOrigin::Contract);
-            of_contracts.for_each(|(log, _)| assets.log(log, block.spec.wrapper()));
+            of_contracts.for_each(|(log, _)| assets.log(log, block.planned.spec.wrapper()));
         }
         let max_used_gas = gas.total_gas_spent().max(gas.floor_gas());
         let logs = logs.into_iter().zip(marks).filter(|(_, mark)| trace_transfers || mark.origin.is_real());

@@ -210,7 +210,7 @@ impl Built {
         };
         let mut at = open_block(&self.spec, &self.snapshot, attributes).expect("a block opens");
         let mut state = State::clone(&self.block.state);
-        put(&mut state, &at.changes);
+        put(&mut state, &at.snapshot.path[0].changes);
         let mut cumulative = Vec::new();
         let is_op = self.spec.family() == Family::OpStack;
         let deposit = is_op.then(|| deposit(parent.number + 1, salt));
@@ -222,14 +222,14 @@ impl Built {
             at = extend(&self.spec, &at.snapshot, at.snapshot.open.as_ref().unwrap(), |sub_block| {
                 sub_block.push(tx.recovered().expect("a sender")).expect("it can be in the block");
             });
-            put(&mut state, &at.changes);
+            put(&mut state, &at.snapshot.path[0].changes);
             let open = at.snapshot.open.as_ref().unwrap();
             let (receipts_root, logs_bloom) = receipts_root_and_bloom(&open.receipts);
             cumulative.push(Cumulative { gas_used: open.header.gas_used, receipts_root, logs_bloom });
         }
         let open = at.snapshot.open.as_ref().unwrap();
         let (sealed, _) = seal(&self.spec, &at.snapshot, open, Withdrawals::default()).expect("it is sealed");
-        put(&mut state, &sealed.changes);
+        put(&mut state, &sealed.snapshot.path[0].changes);
         Self::of(self.config.clone(), self.spec.clone(), sealed.snapshot, Arc::new(state), cumulative)
     }
 

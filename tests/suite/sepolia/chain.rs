@@ -195,7 +195,7 @@ impl Sepolia {
             touched.extend(changes.iter().map(|change| change.address));
         };
         let mut at = open_block_with(spec, &parent.snapshot, header).expect("a block opens");
-        keep(&at.changes);
+        keep(&at.snapshot.path[0].changes);
         for _ in 0..maker.rng.random_range(3..8) {
             let tx = maker.transaction(&at.snapshot);
             self.seen.types.insert(tx.ty());
@@ -203,11 +203,11 @@ impl Sepolia {
             at = extend(spec, &at.snapshot, open, |sub_block| {
                 sub_block.push(tx.recovered().expect("a sender")).expect("it can be in the block");
             });
-            keep(&at.changes);
+            keep(&at.snapshot.path[0].changes);
         }
         let open = at.snapshot.open.as_ref().expect("a block is open");
         let (sealed, requests) = seal(spec, &at.snapshot, open, maker.withdrawals()).expect("it is sealed");
-        keep(&sealed.changes);
+        keep(&sealed.snapshot.path[0].changes);
         self.seen.requests.extend(requests.iter().map(|request| request[0]));
         let body = sealed.snapshot.head.body();
         self.seen.statuses.extend(body.receipts.iter().map(alloy_consensus::TxReceipt::status));

@@ -248,7 +248,7 @@ impl TxRun {
     fn ours(&self) -> TxEnd {
         let mut overlay = self.overlay();
         let mut evm = RunEvm::<Ethereum>::new(&mut overlay, self.env(), RunPrecompiles::of(&chain(), self.spec));
-        let result = evm.commit(self.tx());
+        let result = evm.commit(self.tx(), Some(()), |_, _| ());
         evm.finish();
         TxEnd::new(result.map_err(|error| error.to_string()), &overlay)
     }
