@@ -91,9 +91,7 @@ pub mod source {
     pub mod live {
         pub use crate::source::live::{FlashblockSource, LiveLimits, LiveSource, canonical_snapshot};
         pub mod flashblocks {
-            pub use crate::source::live::flashblocks::{
-                Event, Events, FlashblockSequence, Settings, StreamError, open,
-            };
+            pub use crate::source::live::flashblocks::{Event, Events, FlashblockSequence, Settings, open};
         }
     }
     pub mod sub_block {
@@ -122,6 +120,9 @@ pub mod upstream {
         AnnouncedReceipts, Fetcher, FetcherConfig, Heads, Upstream, UpstreamBlock, UpstreamConfig, UpstreamState,
         http_client, recover,
     };
+    pub mod link {
+        pub use crate::upstream::link::{LinkError, LinkSettings};
+    }
 }
 pub mod wallet {
     pub use crate::wallet::{

@@ -25,7 +25,7 @@ use crate::{
     telemetry::Metrics,
     upstream::{
         AnnouncedReceipts, BlockName, Fetcher, FetcherConfig, Heads, Upstream, UpstreamBlock, UpstreamConfig,
-        UpstreamState,
+        UpstreamState, link::LinkSettings,
     },
 };
 
@@ -191,14 +191,17 @@ pub async fn begin(
     let fetcher = Arc::new(Fetcher::new(upstream.clone(), codes.clone(), fetching(config), metrics));
     let heads = Heads::follow(upstream.clone(), newest, Duration::from_millis(live.upstream_poll_ms));
     let flashblocks = live.flashblocks.clone().map(|url| FlashblockSource {
-        events: flashblocks::open(flashblocks::Settings {
-            // At least two pings before the connection counts as lost.
-            ping_every: Duration::from_millis(live.flashblocks_idle_ms) / 3,
-            idle_timeout: Duration::from_millis(live.flashblocks_idle_ms),
-            silent_after: Duration::from_millis(live.flashblocks_silent_ms),
-            max_message: live.flashblocks_max_bytes as usize,
-            max_decoded: live.flashblocks_max_bytes as usize,
-            ..flashblocks::Settings::new(url)
+        events: flashblocks::open({
+            let usual = flashblocks::Settings::new(url);
+            let idle_timeout = Duration::from_millis(live.flashblocks_idle_ms);
+            let max_message = live.flashblocks_max_bytes as usize;
+            let silent_after = Duration::from_millis(live.flashblocks_silent_ms);
+            flashblocks::Settings {
+                // At least two pings before the connection counts as lost.
+                link: LinkSettings { ping_every: idle_timeout / 3, idle_timeout, max_message, ..usual.link },
+                silent_after,
+                ..usual
+            }
         }),
         rules: FlashblockSequence::new(live.ahead(between).min(config.keep_blocks - 1) as usize, MAX_HELD_BYTES),
     });

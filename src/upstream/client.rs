@@ -31,10 +31,11 @@ use super::{
     answer_budget::AnswerPermit,
     ask::{Ask, UpstreamError, failure, nullable, packet, read, text_of},
     http::{Http, REJECTED_BATCH},
+    link::Address,
     name::named_header,
     pace::RequestPace,
     refusal::Refusal,
-    socket::{Address, Socket, SocketLimits},
+    socket::Socket,
 };
 use crate::{
     chain::AnnouncedForks,
@@ -183,8 +184,8 @@ impl Upstream {
             BuiltInConnectionString::Ipc(path) => Address::Ipc(path),
             _ => Address::WebSocket(config.url.clone()),
         };
-        let limits = SocketLimits { timeout: config.timeout, max_messages: config.max_response };
-        let socket = Socket::connect(address, limits).await.map_err(|problem| refuse(&problem))?;
+        let socket = Socket::connect(address, config.timeout, config.max_response).await;
+        let socket = socket.map_err(|problem| refuse(&problem.to_string()))?;
         Ok(Self::new(Transport::Socket(socket), config, metrics))
     }
 

@@ -9,6 +9,8 @@ pub mod fetch;
 pub mod heads;
 mod hints;
 mod http;
+mod json_frames;
+pub mod link;
 mod message;
 mod name;
 mod pace;

@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use op_alloy::rpc_types_engine::{OpFlashblockPayload, OpFlashblockPayloadBase};
-use presim::testing::source::live::flashblocks::{Event, Events, Settings, StreamError, open};
+use presim::testing::{
+    source::live::flashblocks::{Event, Events, Settings, open},
+    upstream::link::{LinkError, LinkSettings},
+};
 use tokio::{net::TcpListener, time::timeout};
 use tokio_tungstenite::tungstenite::Message;
 
@@ -14,14 +17,9 @@ use crate::{
 
 /// Returns settings with timeouts that a test can wait for.
 fn settings(url: &str) -> Settings {
-    Settings {
-        min_backoff: Duration::from_millis(1),
-        max_backoff: Duration::from_millis(20),
-        silent_after: BOUND,
-        stalled_after: BOUND,
-        idle_timeout: BOUND,
-        ..Settings::new(url.parse().unwrap())
-    }
+    let usual = Settings::new(url.parse().unwrap());
+    let link = LinkSettings { min_pause: Duration::from_millis(1), idle_timeout: BOUND, ..usual.link };
+    Settings { link, silent_after: BOUND, stalled_after: BOUND, ..usual }
 }
 
 fn payload(index: u64) -> OpFlashblockPayload {
@@ -40,7 +38,7 @@ async fn index(events: &mut Events) -> u64 {
     }
 }
 
-async fn disconnected(events: &mut Events) -> StreamError {
+async fn disconnected(events: &mut Events) -> LinkError {
     match next(events).await {
         Event::Disconnected(error) => error,
         other => panic!("not disconnected: {other:?}"),
@@ -76,7 +74,7 @@ async fn sub_blocks_come_in_order_as_text_and_as_brotli() {
 
 #[tokio::test]
 async fn garbage_is_told_and_what_follows_is_read() {
-    let (server, mut events) = pair(|settings| settings.max_decoded = 10_000).await;
+    let (server, mut events) = pair(|settings| settings.link.max_message = 10_000).await;
     server.send_message(Message::text("not JSON"));
     server.send_message(Message::binary(vec![0xff; 100]));
     server.send_message(Message::text("{\"index\":1}"));
@@ -105,7 +103,7 @@ async fn a_lost_connection_is_opened_again() {
     connected(&mut events).await;
     server.connected(2).await;
     server.close("maintenance");
-    assert_eq!(disconnected(&mut events).await, StreamError::Closed("1012 maintenance".to_owned()));
+    assert_eq!(disconnected(&mut events).await, LinkError::Closed("1012 maintenance".to_owned()));
     connected(&mut events).await;
     server.connected(3).await;
     server.send(&payload(1));
@@ -118,13 +116,13 @@ async fn a_server_that_refuses_is_asked_again_until_it_does_not() {
     server.refuse(true);
     let mut events = open(settings(&server.url()));
     for _ in 0..3 {
-        assert_eq!(disconnected(&mut events).await, StreamError::Status(503));
+        assert_eq!(disconnected(&mut events).await, LinkError::Status(503));
     }
     server.refuse(false);
     loop {
         match next(&mut events).await {
             Event::Connected => break,
-            Event::Disconnected(StreamError::Status(503)) => {}
+            Event::Disconnected(LinkError::Status(503)) => {}
             other => panic!("{other:?}"),
         }
     }
@@ -134,26 +132,25 @@ async fn a_server_that_refuses_is_asked_again_until_it_does_not() {
 async fn a_server_that_is_not_there_or_does_not_answer_is_told_without_the_key_in_its_url() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let mut events = open(Settings {
-        connect_timeout: Duration::from_millis(50),
-        ..settings(&format!("ws://{address}/secret-key"))
-    });
-    assert_eq!(disconnected(&mut events).await, StreamError::ConnectTimeout(Duration::from_millis(50)));
+    let mut hasty = settings(&format!("ws://{address}/secret-key"));
+    hasty.link.connect_timeout = Duration::from_millis(50);
+    let mut events = open(hasty);
+    assert_eq!(disconnected(&mut events).await, LinkError::ConnectTimeout(Duration::from_millis(50)));
     drop(listener);
     let mut events = open(settings(&format!("ws://{address}/secret-key")));
     let error = disconnected(&mut events).await;
-    assert!(matches!(error, StreamError::Other(_)) && !error.to_string().contains("secret-key"), "{error}");
+    assert!(matches!(error, LinkError::Other(_)) && !error.to_string().contains("secret-key"), "{error}");
 }
 
 #[tokio::test]
 async fn a_server_that_says_nothing_is_given_up() {
     let (server, mut events) = pair(|settings| {
-        settings.ping_every = Duration::from_millis(10);
-        settings.idle_timeout = Duration::from_millis(300);
+        settings.link.ping_every = Duration::from_millis(10);
+        settings.link.idle_timeout = Duration::from_millis(300);
     })
     .await;
     server.stall(true);
-    assert_eq!(disconnected(&mut events).await, StreamError::Idle(Duration::from_millis(300)));
+    assert_eq!(disconnected(&mut events).await, LinkError::Idle(Duration::from_millis(300)));
     server.stall(false);
     connected(&mut events).await;
 }
@@ -161,7 +158,7 @@ async fn a_server_that_says_nothing_is_given_up() {
 #[tokio::test]
 async fn a_server_that_answers_pings_is_kept_and_its_silence_told_once() {
     let (server, mut events) = pair(|settings| {
-        settings.ping_every = Duration::from_millis(10);
+        settings.link.ping_every = Duration::from_millis(10);
         settings.silent_after = Duration::from_millis(100);
     })
     .await;
@@ -177,19 +174,19 @@ async fn a_server_that_answers_pings_is_kept_and_its_silence_told_once() {
 #[tokio::test]
 async fn a_server_that_is_cut_off_from_its_builder_is_left() {
     let (server, mut events) = pair(|settings| {
-        settings.ping_every = Duration::from_millis(10);
+        settings.link.ping_every = Duration::from_millis(10);
         settings.stalled_after = Duration::from_millis(200);
     })
     .await;
-    assert_eq!(disconnected(&mut events).await, StreamError::Stalled(Duration::from_millis(200)));
+    assert_eq!(disconnected(&mut events).await, LinkError::Stalled(Duration::from_millis(200)));
     server.connected(2).await;
 }
 
 #[tokio::test]
 async fn a_message_that_is_too_long_ends_the_connection() {
-    let (server, mut events) = pair(|settings| settings.max_message = 10_000).await;
+    let (server, mut events) = pair(|settings| settings.link.max_message = 10_000).await;
     server.send_message(Message::text(" ".repeat(10_001)));
-    assert_eq!(disconnected(&mut events).await, StreamError::MessageTooLong { limit: 10_000 });
+    assert_eq!(disconnected(&mut events).await, LinkError::MessageTooLong { limit: 10_000 });
     connected(&mut events).await;
 }
 

@@ -10,11 +10,12 @@ use crate::{
         Feed, FeedSource,
         live::{
             LiveSource,
-            flashblocks::{Event, Flashblock, StreamError},
+            flashblocks::{Event, Flashblock},
         },
     },
     state::{Lookup, World},
     telemetry::Metrics,
+    upstream::link::LinkError,
     watch::StateHistory,
 };
 use alloy_eips::Encodable2718;
@@ -249,7 +250,7 @@ impl LiveWorld {
             LiveStep::Lag(blocks) => self.lag(blocks),
             LiveStep::Disconnect => {
                 self.late = None;
-                self.tell(Event::Disconnected(StreamError::Other("cut".to_owned()))).await;
+                self.tell(Event::Disconnected(LinkError::Other("cut".to_owned()))).await;
                 self.tell(Event::Connected).await;
             }
             LiveStep::Silent => self.tell(Event::Silent).await,

@@ -14,4 +14,4 @@ pub use self::{
     sequence::{Action, FlashblockSequence, Replaced},
 };
 pub use decode::{DecodeError, Flashblock, UnreadPostExec, UnreadTx};
-pub use stream::{Event, Events, Settings, StreamError, open};
+pub use stream::{Event, Events, Settings, open};
