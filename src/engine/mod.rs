@@ -56,7 +56,7 @@ pub use simulate::{
     NetChange, Simulated, SimulatedBlock, SimulatedTx, TokenInfo, ValueChange,
 };
 pub use steps::{StepOptions, Steps, TraceStep};
-pub use trace::{ParityOptions, ParityTrace, Trace, TracedGas, Tracer};
+pub use trace::{Trace, TracedGas, Tracer};
 pub use transfers::NumberedLog;
 
 use crate::{

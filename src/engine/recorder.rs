@@ -2,10 +2,11 @@
 
 use std::convert::Infallible;
 
-use alloy_primitives::{Address, Log};
+use alloy_consensus::transaction::TransactionInfo;
+use alloy_primitives::{Address, Log, map::HashSet};
 use alloy_rpc_types_trace::{
     geth::{CallConfig, FlatCallConfig, FourByteFrame, PreStateConfig, PreStateFrame},
-    parity::StateDiff,
+    parity::{LocalizedTransactionTrace, TraceType, VmInstruction},
 };
 use revm::{
     Inspector,
@@ -23,21 +24,28 @@ use revm::{
 };
 use revm_inspectors::tracing::{
     FourByteInspector, GethTraceBuilder, TracingInspector, TracingInspectorConfig,
-    parity::populate_state_diff,
-    types::{CallLog, CallTraceNode},
+    types::{CallLog, CallTraceNode, CallTraceStep, StepDelta, TraceMemberOrder},
 };
 
 use super::{
     access_list::AccessRecorder,
-    error::SimulationError,
+    error::{SimulationError, frame_error},
     evm::{FamilyEvm, TxSetup, inspect},
     steps::StepLog,
-    trace::{ParityTrace, Trace, TraceBudget, TracedGas, Tracer},
+    trace::{Trace, TraceBudget, TracedGas, Tracer},
 };
 use crate::state::Overlay;
 
 /// Bytes of a frame: its node in a vector that doubles and is moved, and its entry among its parent's children.
 const FRAME: usize = 3 * size_of::<CallTraceNode>() + 64;
+/// Bytes of a frame in Parity's form and of a self-destruction in it, in a vector that doubles too, with its errors. Their addresses are
+/// counted by their lengths.
+const FLAT_FRAME: usize = 6 * size_of::<LocalizedTransactionTrace>() + 128;
+/// Bytes of an opcode of a `vmTrace`, as it is recorded and as it is shown, with at most 17 words on the stack. The memory that it writes is
+/// counted by its length.
+const VM_STEP: usize = 3 * (size_of::<CallTraceStep>() + size_of::<StepDelta>() + size_of::<TraceMemberOrder>())
+    + size_of::<VmInstruction>()
+    + 2 * 17 * size_of::<U256>();
 /// Bytes of a recording without any frame: its first nodes.
 const RECORDING: usize = size_of::<Recording>() + 8 * size_of::<CallTraceNode>();
 /// Bytes of a log, in a vector that doubles too, with its topics.
@@ -68,16 +76,12 @@ struct Recorder<'b> {
 enum Recording {
     Steps(StepLog),
     Calls(TracingInspector, CallConfig),
-    FlatCalls(TracingInspector, FlatCallConfig),
+    /// Without a config, the frames are those of `trace_block`.
+    FlatCalls(TracingInspector, Option<FlatCallConfig>),
     PreState(PreStateConfig),
     FourByte(FourByteInspector),
     StateGas,
-    Parity {
-        frames: Option<TracingInspector>,
-        /// Boxed, because it is larger than the others.
-        vm: Option<Box<StepLog>>,
-        state_diff: bool,
-    },
+    Parity(TracingInspector, HashSet<TraceType>),
     Noop,
 }
 
@@ -87,7 +91,8 @@ struct EndedRun<'a> {
     /// The gas limit of the transaction, and its sender.
     gas_limit: u64,
     caller: Address,
-    block_number: u64,
+    /// The position of the transaction. A call has only the number of its block.
+    position: TransactionInfo,
     /// Whether state gas is a dimension of its own (EIP-8037).
     has_two_dimensions: bool,
     /// The state before the run.
@@ -103,14 +108,6 @@ impl EndedRun<'_> {
         let code: usize = codes.map(revm::bytecode::Bytecode::len).sum();
         let accounts = state.len().saturating_mul(ACCOUNT);
         budget.take(accounts.saturating_add(slots.saturating_mul(SLOT)).saturating_add(code)).then_some(())
-    }
-
-    /// Returns the changes of the state in Parity's form, or `None` if they exceed the budget.
-    fn state_diff(&self, budget: &mut TraceBudget) -> Option<StateDiff> {
-        self.take_state(budget)?;
-        let mut diff = StateDiff::default();
-        let Ok(()) = populate_state_diff(&mut diff, self.before, self.ran.state.iter());
-        Some(diff)
     }
 }
 
@@ -156,9 +153,19 @@ impl<'b> Recorder<'b> {
     fn steps(&mut self) -> impl Iterator<Item = &mut StepLog> {
         self.recordings.iter_mut().filter_map(|one| match one {
             Recording::Steps(log) => Some(log),
-            Recording::Parity { vm, .. } => vm.as_deref_mut(),
             _ => None,
         })
+    }
+
+    /// Runs a hook of the inspector that records a `vmTrace`, if there is one, and takes the bytes of memory that the hook has copied: the
+    /// only bytes that are taken after they are recorded. A hook copies no more than the memory of a frame.
+    fn vm_hook(&mut self, hook: impl FnOnce(&mut TracingInspector)) {
+        if let Some(vm) = self.recordings.iter_mut().find_map(Recording::vm).filter(|_| !self.over) {
+            let before = vm.recorded_bytes();
+            hook(vm);
+            let copied = vm.recorded_bytes() - before;
+            self.take(copied);
+        }
     }
 
     /// Begins a frame with `bytes` of input. Returns whether it is the outermost, or `None` if the budget is exceeded.
@@ -166,8 +173,10 @@ impl<'b> Recorder<'b> {
         let outermost = self.depth == 0;
         self.depth += 1;
         self.steps().for_each(StepLog::enter);
-        let frames = self.frames(outermost).count();
-        if !self.take(frames.saturating_mul(FRAME + bytes)) {
+        let (depth, frames) = (self.depth, self.recordings.iter_mut());
+        let frames = frames.filter_map(|one| one.frames(outermost).is_some().then(|| one.frame_cost(depth)));
+        let cost = frames.map(|cost| cost + bytes).sum();
+        if !self.take(cost) {
             Self::stop(context);
             return None;
         }
@@ -196,16 +205,16 @@ impl From<&Tracer> for Recording {
             Tracer::Calls(config) => {
                 Self::Calls(TracingInspector::new(TracingInspectorConfig::from_geth_call_config(config)), *config)
             }
-            Tracer::FlatCalls(config) => {
-                Self::FlatCalls(TracingInspector::new(TracingInspectorConfig::from_flat_call_config(config)), *config)
-            }
+            Tracer::FlatCalls(config) => Self::FlatCalls(
+                TracingInspector::new(TracingInspectorConfig::from_flat_call_config(config)),
+                Some(*config),
+            ),
+            Tracer::Frames => Self::FlatCalls(TracingInspector::new(TracingInspectorConfig::default_parity()), None),
             Tracer::PreState(config) => Self::PreState(*config),
             Tracer::FourByte => Self::FourByte(FourByteInspector::default()),
-            Tracer::Parity(options) => Self::Parity {
-                frames: options.trace.then(|| TracingInspector::new(TracingInspectorConfig::default_parity())),
-                vm: options.vm_trace.then(|| Box::new(StepLog::of_vm())),
-                state_diff: options.state_diff,
-            },
+            Tracer::Parity(types) => {
+                Self::Parity(TracingInspector::new(TracingInspectorConfig::from_parity_config(types)), types.clone())
+            }
             Tracer::StateGas => Self::StateGas,
             // The parser of requests rejects a mux in a mux.
             Tracer::Noop | Tracer::Mux(_) => Self::Noop,
@@ -218,7 +227,7 @@ impl Recording {
     fn frames(&mut self, outermost: bool) -> Option<&mut TracingInspector> {
         match self {
             Self::FlatCalls(inspector, _) => Some(inspector),
-            Self::Parity { frames, .. } => frames.as_mut(),
+            Self::Parity(inspector, types) if types.iter().any(|one| *one != TraceType::StateDiff) => Some(inspector),
             Self::Calls(inspector, config) if outermost || !config.only_top_call.unwrap_or_default() => Some(inspector),
             _ => None,
         }
@@ -232,12 +241,27 @@ impl Recording {
         }
     }
 
+    /// Returns the inspector of opcodes if it records a `vmTrace`.
+    fn vm(&mut self) -> Option<&mut TracingInspector> {
+        match self {
+            Self::Parity(inspector, _) if inspector.config().record_steps => Some(inspector),
+            _ => None,
+        }
+    }
+
+    /// Returns the bytes of a frame without its data, which is `depth` frames deep.
+    const fn frame_cost(&self, depth: usize) -> usize {
+        match self {
+            Self::Calls(..) => FRAME,
+            _ => FRAME + FLAT_FRAME + 2 * depth * size_of::<usize>(),
+        }
+    }
+
     fn finish(self, seen: &EndedRun<'_>, budget: &mut TraceBudget) -> Option<Trace> {
         let gas = TracedGas { gas: *seen.ran.result.gas(), has_two_dimensions: seen.has_two_dimensions };
-        let frames = |mut inspector: TracingInspector| {
+        let of_transaction = |inspector: &mut TracingInspector| {
             inspector.set_transaction_gas_limit(seen.gas_limit);
             inspector.set_transaction_caller(seen.caller);
-            inspector.into_traces().into_nodes()
         };
         Some(match self {
             Self::Steps(log) => Trace::Steps {
@@ -246,16 +270,26 @@ impl Recording {
                 failed: !seen.ran.result.is_success(),
                 output: seen.ran.result.output().cloned().unwrap_or_default(),
             },
-            Self::Calls(inspector, config) => {
-                Trace::Calls { frames: frames(inspector), with_logs: config.with_log.unwrap_or_default(), gas }
+            Self::Calls(mut inspector, config) => {
+                of_transaction(&mut inspector);
+                let frames = inspector.into_traces().into_nodes();
+                Trace::Calls { frames, with_logs: config.with_log.unwrap_or_default(), gas }
             }
-            Self::FlatCalls(inspector, config) => {
-                let mut frames = frames(inspector);
-                if let Some(root) = frames.first_mut() {
-                    root.trace.gas_used = gas.gas.tx_gas_used();
+            Self::FlatCalls(mut inspector, config) => {
+                let mut errors = Vec::new();
+                if let Some(config) = config {
+                    of_transaction(&mut inspector);
+                    inspector.set_transaction_gas_used(gas.gas.tx_gas_used());
+                    if !config.convert_parity_errors.unwrap_or_default() {
+                        let shown = inspector.traces().nodes().iter().filter(|node| !node.is_precompile());
+                        errors.extend(shown.map(|node| node.status().and_then(frame_error)));
+                    }
                 }
-                let parity_errors = config.convert_parity_errors.unwrap_or_default();
-                Trace::FlatCalls { frames, block_number: seen.block_number, parity_errors }
+                let mut frames = inspector.into_parity_builder().into_localized_transaction_traces(seen.position);
+                // The list has the frames in the order of the nodes, and the self-destructions between them.
+                let calls = frames.iter_mut().filter(|frame| !frame.trace.action.is_selfdestruct());
+                calls.zip(errors).for_each(|(frame, error)| frame.trace.error = error);
+                Trace::FlatCalls(frames)
             }
             Self::PreState(config) => {
                 seen.take_state(budget)?;
@@ -273,14 +307,13 @@ impl Recording {
                 Trace::PreState(frame)
             }
             Self::FourByte(inspector) => Trace::FourByte(FourByteFrame::from(inspector)),
-            Self::Parity { frames, vm, state_diff } => {
-                let state_diff = if state_diff { Some(seen.state_diff(budget)?) } else { None };
-                Trace::Parity(Box::new(ParityTrace {
-                    output: seen.ran.result.output().cloned().unwrap_or_default(),
-                    frames: frames.map(|inspector| inspector.into_traces().into_nodes()).unwrap_or_default(),
-                    vm: vm.map(|log| log.finish_vm()),
-                    state_diff,
-                }))
+            Self::Parity(inspector, types) => {
+                if types.contains(&TraceType::StateDiff) {
+                    seen.take_state(budget)?;
+                }
+                let builder = inspector.into_parity_builder();
+                let Ok(results) = builder.into_trace_results_with_state(seen.ran, &types, seen.before);
+                Trace::Parity(Box::new(results))
             }
             Self::StateGas => Trace::StateGas(gas),
             Self::Noop => Trace::Noop,
@@ -289,8 +322,13 @@ impl Recording {
 }
 
 impl<'a, C: ContextTr<Db = &'a mut Overlay, Journal: JournalExt>> Inspector<C> for Recorder<'_> {
+    fn initialize_interp(&mut self, at: &mut Interpreter<EthInterpreter>, context: &mut C) {
+        self.vm_hook(|vm| vm.initialize_interp(at, context));
+    }
+
     fn step(&mut self, at: &mut Interpreter<EthInterpreter>, context: &mut C) {
-        let cost = self.steps().map(|log| log.cost(at)).sum();
+        let vm = if self.recordings.iter_mut().any(|one| one.vm().is_some()) { VM_STEP } else { 0 };
+        let cost = self.steps().map(|log| log.cost(at)).sum::<usize>() + vm;
         if !self.take(cost) {
             Self::stop(context);
             at.halt(InstructionResult::FatalExternalError);
@@ -298,10 +336,12 @@ impl<'a, C: ContextTr<Db = &'a mut Overlay, Journal: JournalExt>> Inspector<C> f
         }
         let spared: usize = self.steps().map(|log| log.begin(at)).sum();
         self.budget.left += spared;
+        self.vm_hook(|vm| vm.step(at, context));
     }
 
-    fn step_end(&mut self, at: &mut Interpreter<EthInterpreter>, _: &mut C) {
+    fn step_end(&mut self, at: &mut Interpreter<EthInterpreter>, context: &mut C) {
         self.steps().for_each(|log| log.end(at));
+        self.vm_hook(|vm| vm.step_end(at, context));
     }
 
     fn log(&mut self, context: &mut C, log: Log) {
@@ -369,17 +409,17 @@ impl<'a, C: ContextTr<Db = &'a mut Overlay, Journal: JournalExt>> Inspector<C> f
     }
 }
 
-/// Runs a transaction. Returns its trace, and its result, whose changes are not kept. Also records in `accesses` what the
+/// Runs a transaction at a position. Returns its trace, and its result, whose changes are not kept. Also records in `accesses` what the
 /// run accesses. `explain` converts an error of the EVM.
 pub(super) fn trace<F: FamilyEvm>(
     setup: TxSetup<F>,
+    position: TransactionInfo,
     tracer: &Tracer,
     accesses: Option<&mut AccessRecorder>,
     budget: &mut TraceBudget,
     overlay: &mut Overlay,
     explain: impl FnOnce(EVMError<Infallible>, &mut Overlay) -> SimulationError,
 ) -> Result<(Trace, ResultAndState), SimulationError> {
-    let block_number = setup.env.block_env.number.saturating_to();
     let (gas_limit, caller) = (setup.tx.gas_limit(), setup.tx.caller());
     let has_two_dimensions = setup.env.cfg_env.enable_amsterdam_eip8037;
     let too_long = SimulationError::TraceTooLong { limit: budget.limit };
@@ -392,7 +432,7 @@ pub(super) fn trace<F: FamilyEvm>(
         return Err(too_long);
     }
     let ran = ran.map_err(|error| explain(error, overlay))?;
-    let seen = EndedRun { ran: &ran, gas_limit, caller, block_number, has_two_dimensions, before: overlay };
+    let seen = EndedRun { ran: &ran, gas_limit, caller, position, has_two_dimensions, before: overlay };
     let trace = recorder.finish(&seen).ok_or(too_long)?;
     Ok((trace, ran))
 }

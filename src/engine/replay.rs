@@ -2,7 +2,7 @@
 
 use std::{fmt::Display, ops::Range};
 
-use alloy_consensus::TxReceipt;
+use alloy_consensus::{TxReceipt, transaction::TransactionInfo};
 use alloy_evm::block::BlockExecutionError;
 use revm::{DatabaseCommit, context::result::ResultAndState};
 
@@ -100,7 +100,14 @@ fn trace<F: FamilyEvm>(
     let setup = TxSetup::<F>::included(included.tx, included.refund, spec, F::env(spec, block.context()));
     let explain =
         |error, overlay: &mut Overlay| failure(block, format!("transaction {}: {error}", included.index), overlay);
-    recorder::trace(setup, tracer, None, &mut TraceBudget::new(limit), overlay, explain)
+    let position = TransactionInfo {
+        hash: Some(*included.tx.tx_hash()),
+        index: Some(included.index as u64),
+        block_hash: Some(block.header().hash()),
+        block_number: Some(block.number()),
+        ..TransactionInfo::default()
+    };
+    recorder::trace(setup, position, tracer, None, &mut TraceBudget::new(limit), overlay, explain)
 }
 
 /// Returns the reason why a replay of `block` failed. A stop by the meter takes precedence.

@@ -107,15 +107,6 @@ impl Steps {
     }
 }
 
-/// The steps of frames, and the codes that they run.
-#[derive(Debug)]
-pub struct VmSteps {
-    /// The steps, in order, with the stack and the memory.
-    pub steps: Steps,
-    /// The code of each frame that has steps, in the order of the frames' start.
-    pub codes: Vec<Bytes>,
-}
-
 type At = Interpreter<EthInterpreter>;
 
 #[derive(Debug, Default)]
@@ -124,10 +115,6 @@ pub(super) struct StepLog {
     steps: Steps,
     /// Whether the step that runs is recorded.
     recording: bool,
-    /// The codes of the frames that have steps, if they are recorded, in the order of the frames' start.
-    codes: Option<Vec<Bytes>>,
-    /// Whether a frame has begun whose first step has not.
-    is_fresh: bool,
     /// The refund counters of the open frames after their last steps: revm counts per frame, geth per transaction.
     refunds: Vec<i64>,
 }
@@ -137,27 +124,15 @@ impl StepLog {
         Self { options, ..Self::default() }
     }
 
-    /// Creates a log that also records the code of each frame, and all that opcodes change.
-    pub(super) fn of_vm() -> Self {
-        let options = StepOptions { memory: true, stack: true, storage: true, return_data: false, limit: 0 };
-        Self { codes: Some(Vec::new()), ..Self::new(options) }
-    }
-
     pub(super) fn finish(self) -> Steps {
         self.steps
     }
 
-    pub(super) fn finish_vm(self) -> VmSteps {
-        VmSteps { steps: self.steps, codes: self.codes.unwrap_or_default() }
-    }
-
     pub(super) fn enter(&mut self) {
-        self.is_fresh = true;
         self.refunds.push(0);
     }
 
     pub(super) fn leave(&mut self) {
-        self.is_fresh = false;
         self.refunds.pop();
     }
 
@@ -169,8 +144,7 @@ impl StepLog {
         let stack = if self.options.stack { size_of::<U256>() * at.stack.len() } else { 0 };
         let memory = if self.options.memory { at.memory.size() } else { 0 };
         let returned = if self.options.return_data { at.return_data.buffer().len() } else { 0 };
-        let code = if self.is_fresh && self.codes.is_some() { 3 * size_of::<Bytes>() } else { 0 };
-        code + self.steps.next_cost() + size_of::<StepSlot>() + stack + memory + returned
+        self.steps.next_cost() + size_of::<StepSlot>() + stack + memory + returned
     }
 
     fn is_full(&self) -> bool {
@@ -179,11 +153,6 @@ impl StepLog {
 
     /// Records the state before a step. Returns the bytes of [`StepLog::cost`] that the record did not need.
     pub(super) fn begin(&mut self, at: &At) -> usize {
-        if std::mem::take(&mut self.is_fresh)
-            && let Some(codes) = &mut self.codes
-        {
-            codes.push(at.bytecode.original_bytes());
-        }
         self.recording = !self.is_full();
         if !self.recording {
             return 0;

@@ -1,14 +1,14 @@
 //! The tracers of calls, their traces, and the memory that traces may take.
 
-use alloy_primitives::Bytes;
+use alloy_primitives::{Bytes, map::HashSet};
 use alloy_rpc_types_trace::{
     geth::{CallConfig, FlatCallConfig, FourByteFrame, PreStateConfig, PreStateFrame},
-    parity::StateDiff,
+    parity::{LocalizedTransactionTrace, TraceResults, TraceType},
 };
 use revm::context::result::ResultGas;
 use revm_inspectors::tracing::types::CallTraceNode;
 
-use super::steps::{StepOptions, Steps, VmSteps};
+use super::steps::{StepOptions, Steps};
 
 /// A tracer of calls: geth's struct logger, or one of geth's native tracers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +19,8 @@ pub enum Tracer {
     Calls(CallConfig),
     /// `flatCallTracer`: the frames as a list, in Parity's form.
     FlatCalls(FlatCallConfig),
+    /// The frames as `trace_block` lists them: as [`Tracer::FlatCalls`], but in Parity's words and with the gas of the EVM alone.
+    Frames,
     /// `prestateTracer`: the accounts and slots that the call needs, or how it changes them.
     PreState(PreStateConfig),
     /// `4byteTracer`: the number of calls per function selector and size of the data.
@@ -27,17 +29,17 @@ pub enum Tracer {
     StateGas,
     /// `noopTracer`: records nothing.
     Noop,
-    /// Parity's traces.
-    Parity(ParityOptions),
+    /// Parity's traces, with some of their parts.
+    Parity(HashSet<TraceType>),
     /// `muxTracer`: several tracers at once. A mux never contains another mux.
     Mux(Vec<Tracer>),
 }
 
 impl Tracer {
-    /// Returns geth's name of the tracer. The name of the struct logger is empty, and so is that of Parity's traces.
+    /// Returns geth's name of the tracer. The name of the struct logger is empty, and so are those of Parity's traces.
     pub const fn name(&self) -> &'static str {
         match self {
-            Self::Steps(_) | Self::Parity(_) => "",
+            Self::Steps(_) | Self::Frames | Self::Parity(_) => "",
             Self::Calls(_) => "callTracer",
             Self::FlatCalls(_) => "flatCallTracer",
             Self::PreState(_) => "prestateTracer",
@@ -47,30 +49,6 @@ impl Tracer {
             Self::Mux(_) => "muxTracer",
         }
     }
-}
-
-/// The parts of one of Parity's traces.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ParityOptions {
-    /// Whether to record the frames.
-    pub trace: bool,
-    /// Whether to record the opcodes of each frame.
-    pub vm_trace: bool,
-    /// Whether to record the changes of the state.
-    pub state_diff: bool,
-}
-
-/// One of Parity's traces. A part that was not recorded is empty or `None`.
-#[derive(Debug)]
-pub struct ParityTrace {
-    /// The call's output, or the data of its revert.
-    pub output: Bytes,
-    /// The frames: the outermost first, and each after its parent.
-    pub frames: Vec<CallTraceNode>,
-    /// The steps of the frames.
-    pub vm: Option<VmSteps>,
-    /// The changes of the state.
-    pub state_diff: Option<StateDiff>,
 }
 
 /// The trace of a call.
@@ -96,15 +74,8 @@ pub enum Trace {
         /// Gas that the call used.
         gas: TracedGas,
     },
-    /// The trace of [`Tracer::FlatCalls`].
-    FlatCalls {
-        /// The frames: the outermost first, and each after its parent.
-        frames: Vec<CallTraceNode>,
-        /// The number of the block that the call saw.
-        block_number: u64,
-        /// Whether errors are in Parity's words, not in geth's.
-        parity_errors: bool,
-    },
+    /// The trace of [`Tracer::FlatCalls`], or of [`Tracer::Frames`].
+    FlatCalls(Vec<LocalizedTransactionTrace>),
     /// The trace of [`Tracer::PreState`].
     PreState(PreStateFrame),
     /// The trace of [`Tracer::FourByte`].
@@ -114,7 +85,7 @@ pub enum Trace {
     /// The empty trace of [`Tracer::Noop`].
     Noop,
     /// The trace of [`Tracer::Parity`].
-    Parity(Box<ParityTrace>),
+    Parity(Box<TraceResults>),
     /// The traces of [`Tracer::Mux`], with the names of their tracers.
     Mux(Vec<(&'static str, Trace)>),
 }

@@ -473,17 +473,19 @@ async fn a_trace_as_deep_as_the_evm_goes_is_told() {
     let node = TestNode::start(&["--traffic", "0", "--sub-block-ms", "60000", "--gas-cap", "18446744073709551615"]);
     // A contract that calls itself until the call depth limit.
     let state = json!({PROBE.to_string(): {"code": "0x5f5f5f5f5f305af100"}});
-    for (tracer, frame) in [("callTracer", "\"type\":\"CALL\""), ("flatCallTracer", "\"type\":\"call\"")] {
-        let body = request(
-            1,
-            "debug_traceCall",
-            json!([{"to": PROBE, "gas": "0xffffffffffff"}, "latest", {"tracer": tracer, "stateOverrides": state}]),
-        );
+    let call = json!({"to": PROBE, "gas": "0xffffffffffff"});
+    let geths = |tracer: &str| json!([call, "latest", {"tracer": tracer, "stateOverrides": state}]);
+    let too_deep = "\"error\":\"max call depth exceeded\"";
+    for (method, params, frame, frames, end) in [
+        ("debug_traceCall", geths("callTracer"), "\"type\":\"CALL\"", 1026, too_deep),
+        ("debug_traceCall", geths("flatCallTracer"), "\"type\":\"call\"", 1026, too_deep),
+        // The last call does not begin.
+        ("trace_call", json!([call, ["vmTrace"], "latest", state]), "\"code\":\"0x5f", 1025, "\"op\":\"CALL\",\"sub\":null"),
+    ] {
         // The nesting is too deep for a JSON parser, so the frames are counted in the text.
-        let (status, text) = node.post("/", body.to_string()).await;
+        let (status, text) = node.post("/", request(1, method, params).to_string()).await;
         assert_eq!(status, 200);
-        assert_eq!(text.matches(frame).count(), 1026, "{tracer}");
-        assert_eq!(text.matches("\"error\":\"max call depth exceeded\"").count(), 1, "{tracer}");
+        assert_eq!((text.matches(frame).count(), text.matches(end).count()), (frames, 1), "{method} {frame}");
     }
 }
 

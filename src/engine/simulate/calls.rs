@@ -3,7 +3,8 @@
 use std::{cmp::Ordering, convert::Infallible};
 
 use alloy_consensus::{
-    Header, Receipt, ReceiptWithBloom, Transaction as _, TxEnvelope, TxType, transaction::Recovered,
+    Header, Receipt, ReceiptWithBloom, Transaction as _, TxEnvelope, TxType,
+    transaction::{Recovered, TransactionInfo},
 };
 use alloy_eips::{
     eip2930::AccessList, eip4844::DATA_GAS_PER_BLOB, eip6110::MAINNET_DEPOSIT_CONTRACT_ADDRESS, eip7685::Requests,
@@ -336,7 +337,10 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
         let setup = TxSetup { tx, waived, env, precompiles: evm.components().2.clone() };
         let (trace, ran) = match (tracer, &mut accesses) {
             (Some(tracer), accesses) => {
-                let (trace, ran) = trace::<F>(setup, tracer, accesses.as_mut(), traces, evm.db_mut(), explain)?;
+                let number = Some(setup.env.block_env.number.saturating_to());
+                let position = TransactionInfo { block_number: number, ..TransactionInfo::default() };
+                let (trace, ran) =
+                    trace::<F>(setup, position, tracer, accesses.as_mut(), traces, evm.db_mut(), explain)?;
                 (Some(trace), ran)
             }
             (None, accesses) => {

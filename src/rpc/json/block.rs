@@ -3,7 +3,6 @@
 use alloy_consensus::{Eip658Value, Header, Transaction, TxEnvelope, TxReceipt, transaction::Recovered};
 use alloy_eips::{Encodable2718, Typed2718, eip4844::DATA_GAS_PER_BLOB, eip7685::EMPTY_REQUESTS_HASH};
 use alloy_primitives::{Address, B256, Log, Sealed, TxKind, U256, keccak256};
-use alloy_rpc_types_trace::parity::{LocalizedTransactionTrace, TransactionTrace};
 use alloy_trie::EMPTY_ROOT_HASH;
 use op_alloy::consensus::post_exec::TxPostExec;
 
@@ -124,17 +123,6 @@ impl<'a> TxPosition<'a> {
             .quantity("blockTimestamp", self.header.timestamp)
             .quantity("transactionIndex", self.tx_index)
             .optional_quantity("blockTimestampMs", self.time);
-    }
-
-    /// Returns a frame of the transaction with the position.
-    pub fn localized(&self, trace: TransactionTrace) -> LocalizedTransactionTrace {
-        LocalizedTransactionTrace {
-            trace,
-            block_hash: Some(self.block_hash),
-            block_number: Some(self.header.number),
-            transaction_hash: Some(self.tx_hash),
-            transaction_position: Some(self.tx_index),
-        }
     }
 
     /// Returns the logs of a block whose transactions are not known, each with its position and its index in the block.

@@ -13,7 +13,7 @@ pub use self::block::{
     receipt, seal_fields, transaction, transaction_fields, transaction_with_receipt,
 };
 pub use self::difference::{signed, state_diff};
-pub use self::trace::{each_frame, parity_results, trace};
+pub use self::trace::{parity_results, trace};
 
 use std::convert::Infallible;
 

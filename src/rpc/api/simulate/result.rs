@@ -196,7 +196,7 @@ fn call_result(
         value(object.key("accessList"), accessed);
     }
     if let Some(frames) = &call.trace {
-        trace(object.key("trace"), frames, None, view.limit)?;
+        trace(object.key("trace"), frames, view.limit)?;
     }
     object.end();
     Ok(())

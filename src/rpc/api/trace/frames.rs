@@ -12,17 +12,17 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::{
-    run::{find_block, parity, replay},
+    run::{find_block, replay},
     schema::Frame,
 };
 use crate::{
     chain::Family,
-    engine::{ParityOptions, Tracer},
+    engine::{Trace, Tracer},
     ledger::{self, Chain, Selector, UnknownBlock},
     rpc::{
         api::{Example, Method},
         json::{
-            self, Lookup, TxPosition,
+            self, Lookup,
             hex::{Fixed, Number},
         },
         params::{SelectorParam, select},
@@ -30,9 +30,6 @@ use crate::{
         run::{Backend, Run},
     },
 };
-
-/// The tracer of the methods that return frames alone.
-const FRAMES: Tracer = Tracer::Parity(ParityOptions { trace: true, vm_trace: false, state_diff: false });
 
 /// The frames of a block's transactions, and before the merge the block's rewards.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -212,10 +209,9 @@ fn frames_of(
     if traced.is_empty() {
         return Ok(());
     }
-    replay(backend, run, block, traced, &FRAMES, |out, included, trace| {
-        let trace = parity(&trace)?;
-        let position = TxPosition::of(block, included);
-        json::each_frame(&trace.frames, true, |frame| page.add(out, position.localized(frame), &matches))
+    replay(backend, run, block, traced, &Tracer::Frames, |out, _, trace| match trace {
+        Trace::FlatCalls(frames) => frames.into_iter().try_for_each(|frame| page.add(out, frame, &matches)),
+        _ => Err(RpcError::internal("another tracer has run than that of frames")),
     })
 }
 

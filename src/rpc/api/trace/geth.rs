@@ -12,7 +12,7 @@ use crate::{
     engine::SimBlock,
     rpc::{
         api::{Example, Method, many::in_bundles},
-        json::{self, Lookup, TxPosition, hex::Fixed},
+        json::{self, Lookup, hex::Fixed},
         params::{
             CallManyBundleParam, CallObject, ManyRequest, NamesBlock, SelectorParam, StateContextParam, into_bundles,
             select,
@@ -91,7 +91,7 @@ impl Method for CallMany {
         let calls = ManyRequest { state, bundles, selector, index, timeout };
         let bundles = trace_calls(backend, run, &calls, &[tracer], "params[1].transactionIndex", in_bundles)?;
         json::try_list(&mut run.out, &bundles, |out, bundle| {
-            json::try_list(out, bundle, |out, trace| json::trace(out, trace, None, backend.limits.max_response))
+            json::try_list(out, bundle, |out, trace| json::trace(out, trace, backend.limits.max_response))
         })?;
         Ok(Lookup::Found)
     }
@@ -122,10 +122,9 @@ impl<B: NamesBlock> Method for Block<B> {
             if included.index > 0 {
                 out.push(b',');
             }
-            let position = TxPosition::of(&block, included);
             let mut object = json::Object::new(out);
             object.data("txHash", included.tx.tx_hash().as_slice());
-            json::trace(object.key("result"), &trace, Some(&position), backend.limits.max_response)?;
+            json::trace(object.key("result"), &trace, backend.limits.max_response)?;
             object.end();
             Ok(())
         })?;
@@ -154,8 +153,8 @@ impl Method for Transaction {
         let (tracer, timeout) = self.options.unwrap_or_default().tracer_of_past(run.dialect)?;
         let (block, index) = find_traced(run.published, self.hash)?;
         run.limit_time(timeout);
-        replay(backend, run, &block, index..index + 1, &tracer, |out, included, trace| {
-            json::trace(out, &trace, Some(&TxPosition::of(&block, included)), backend.limits.max_response)
+        replay(backend, run, &block, index..index + 1, &tracer, |out, _, trace| {
+            json::trace(out, &trace, backend.limits.max_response)
         })?;
         Ok(Lookup::Found)
     }

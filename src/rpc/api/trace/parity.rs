@@ -1,14 +1,17 @@
 //! Traces in Parity's form: of calls, and of the transactions of blocks.
 
+use alloy_primitives::map::HashSet;
+use alloy_rpc_types_trace::parity::TraceType;
 use schemars::JsonSchema;
 use serde::Deserialize;
+use serde_json::json;
 
 use super::{
-    run::{find_block, find_traced, parity, replay, trace_call, trace_calls},
+    run::{find_block, find_traced, replay, trace_call, trace_calls},
     schema::ParityTrace,
 };
 use crate::{
-    engine::{ParityOptions, SimBlock, StateOverrides, Tracer},
+    engine::{SimBlock, StateOverrides, Trace, Tracer},
     ledger::Selector,
     rpc::{
         api::{Example, Method},
@@ -22,24 +25,12 @@ use crate::{
     },
 };
 
-/// A part of a trace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-enum TraceType {
-    Trace,
-    VmTrace,
-    StateDiff,
-}
-
-/// Returns the tracer that records these parts.
-fn tracer(types: &[TraceType]) -> Tracer {
-    let has = |one| types.contains(&one);
-    Tracer::Parity(ParityOptions {
-        trace: has(TraceType::Trace),
-        vm_trace: has(TraceType::VmTrace),
-        state_diff: has(TraceType::StateDiff),
-    })
-}
+/// The parts of a trace.
+#[derive(Debug, Deserialize, JsonSchema)]
+struct TraceTypes(
+    #[schemars(with = "Vec<String>", extend("items" = json!({"enum": ["trace", "vmTrace", "stateDiff"]})))]
+    HashSet<TraceType>,
+);
 
 /// Returns the request for a bundle of calls on the state of a block.
 fn on_block(selector: Selector, bundle: SimBlock, state: StateOverrides) -> ManyRequest {
@@ -54,7 +45,7 @@ fn on_block(selector: Selector, bundle: SimBlock, state: StateOverrides) -> Many
 )]
 pub struct Call {
     call: CallObject,
-    trace_types: Vec<TraceType>,
+    trace_types: TraceTypes,
     #[serde(default)]
     block: Option<SelectorParam>,
     #[serde(default)]
@@ -75,7 +66,7 @@ impl Method for Call {
         let block = call_block_overrides(self.block_overrides, "params[4]", "trace_call")?;
         let calls = vec![self.call.into_call("params[0]", run.dialect)?.into()];
         let call = on_block(select(self.block), SimBlock { calls, block, ..SimBlock::default() }, state);
-        trace_call(backend, run, &call, tracer(&self.trace_types))
+        trace_call(backend, run, &call, Tracer::Parity(self.trace_types.0))
     }
 }
 
@@ -92,7 +83,7 @@ pub struct CallMany {
 /// A call and its trace types.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(expecting = "a call and its trace types")]
-struct TypedCall(CallObject, Vec<TraceType>);
+struct TypedCall(CallObject, TraceTypes);
 
 impl Method for CallMany {
     type Answer = Vec<ParityTrace>;
@@ -110,12 +101,12 @@ impl Method for CallMany {
         let (mut bundle, mut tracers) = (SimBlock::default(), Vec::with_capacity(count));
         for (index, TypedCall(call, types)) in self.calls.into_iter().enumerate() {
             bundle.calls.push(call.into_call(format_args!("params[0][{index}][0]"), run.dialect)?.into());
-            tracers.push(tracer(&types));
+            tracers.push(Tracer::Parity(types.0));
         }
         let calls = on_block(self.block.map_or(Selector::Pending, Selector::from), bundle, StateOverrides::default());
         let traces = trace_calls(backend, run, &calls, &tracers, "", |_, call| format!("params[0][{call}][0]"))?;
         json::try_list(&mut run.out, traces.iter().flatten(), |out, trace| {
-            json::trace(out, trace, None, backend.limits.max_response)
+            json::trace(out, trace, backend.limits.max_response)
         })?;
         Ok(Lookup::Found)
     }
@@ -126,7 +117,7 @@ impl Method for CallMany {
 #[serde(rename_all = "camelCase", expecting = "2 parameters: block, trace types")]
 pub struct ReplayBlock {
     block: SelectorParam,
-    trace_types: Vec<TraceType>,
+    trace_types: TraceTypes,
 }
 
 impl Method for ReplayBlock {
@@ -137,12 +128,15 @@ impl Method for ReplayBlock {
         let block = find_block(backend, run.published, self.block.into())?;
         run.out.push(b'[');
         if !block.is_empty() {
-            replay(backend, run, &block, 0..block.len(), &tracer(&self.trace_types), |out, included, trace| {
-                let trace = parity(&trace)?;
+            let tracer = Tracer::Parity(self.trace_types.0);
+            replay(backend, run, &block, 0..block.len(), &tracer, |out, included, trace| {
+                let Trace::Parity(trace) = trace else {
+                    return Err(RpcError::internal("another tracer has run than Parity's"));
+                };
                 if included.index > 0 {
                     out.push(b',');
                 }
-                json::parity_results(out, trace, Some(*included.tx.tx_hash()), backend.limits.max_response)
+                json::parity_results(out, &trace, Some(*included.tx.tx_hash()), backend.limits.max_response)
             })?;
         }
         run.out.push(b']');
@@ -155,7 +149,7 @@ impl Method for ReplayBlock {
 #[serde(rename_all = "camelCase", expecting = "2 parameters: a transaction's hash, trace types")]
 pub struct ReplayTransaction {
     hash: Fixed<32>,
-    trace_types: Vec<TraceType>,
+    trace_types: TraceTypes,
 }
 
 impl Method for ReplayTransaction {
@@ -167,8 +161,8 @@ impl Method for ReplayTransaction {
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let (block, index) = find_traced(run.published, self.hash)?;
-        replay(backend, run, &block, index..index + 1, &tracer(&self.trace_types), |out, _, trace| {
-            json::trace(out, &trace, None, backend.limits.max_response)
+        replay(backend, run, &block, index..index + 1, &Tracer::Parity(self.trace_types.0), |out, _, trace| {
+            json::trace(out, &trace, backend.limits.max_response)
         })?;
         Ok(Lookup::Found)
     }

@@ -5,7 +5,7 @@ use std::{ops::Range, sync::Arc};
 use alloy_eips::BlockHashOrNumber;
 
 use crate::{
-    engine::{self, CallResult, ParityTrace, Trace, Tracer},
+    engine::{self, CallResult, Trace, Tracer},
     ledger::{Block, Chain, Included, Selector, Snapshot, UnknownBlock},
     rpc::{
         api::many::refusal,
@@ -20,7 +20,7 @@ use crate::{
 pub fn trace_call(backend: &Backend, run: &mut Run<'_>, call: &ManyRequest, tracer: Tracer) -> Result<Lookup> {
     let traces = trace_calls(backend, run, call, &[tracer], "params[2].txIndex", |_, _| "params[0]".to_owned())?;
     let trace = traces.iter().flatten().next().ok_or_else(|| RpcError::internal("a call that ran has no trace"))?;
-    json::trace(&mut run.out, trace, None, backend.limits.max_response)?;
+    json::trace(&mut run.out, trace, backend.limits.max_response)?;
     Ok(Lookup::Found)
 }
 
@@ -102,14 +102,6 @@ pub fn replay(
     // For the next replay of the same request.
     run.meter = std::mem::take(&mut run.overlay.meter);
     Ok(())
-}
-
-/// Returns the trace of Parity's tracer.
-pub fn parity(trace: &Trace) -> Result<&ParityTrace> {
-    match trace {
-        Trace::Parity(trace) => Ok(trace),
-        _ => Err(RpcError::internal("another tracer has run than Parity's")),
-    }
 }
 
 /// Returns the snapshot before the first transaction of `block`.

@@ -1,34 +1,27 @@
-//! Traces in the formats of geth and Parity, written frame by frame and step by step. No tree is built, however deep the
-//! calls are.
-
-mod vm;
+//! Traces in the formats of geth and Parity. Trees are written without recursion, because they are as deep as the calls are.
 
 use std::collections::{BTreeMap, HashMap};
 
 use alloy_primitives::{Address, B256, Bytes, U256};
 use alloy_rpc_types_trace::{
     geth::CallFrame,
-    parity::{LocalizedTransactionTrace, TransactionTrace},
+    parity::{TraceResults, VmInstruction, VmTrace},
 };
 use revm::bytecode::opcode::OpCode;
 use revm_inspectors::tracing::types::CallTraceNode;
 
-use super::{Object, TxPosition, bounded_value, check_length, data, quantity, quantity_u256, string, try_list, value};
+use super::{Object, bounded_value, check_length, data, quantity, quantity_u256, string, try_list, value};
 use crate::{
-    engine::{ParityTrace, Steps, Trace, TraceStep, TracedGas, frame_error},
+    engine::{Steps, Trace, TraceStep, TracedGas, frame_error},
     rpc::protocol::error::{Result, RpcError},
 };
 
-/// Writes a trace; that of a transaction of the chain with its `position`. Returns -32005 if the response becomes longer
-/// than `limit` bytes.
-pub fn trace(out: &mut Vec<u8>, trace: &Trace, position: Option<&TxPosition<'_>>, limit: usize) -> Result<()> {
+/// Writes a trace. Returns -32005 if the response becomes longer than `limit` bytes.
+pub fn trace(out: &mut Vec<u8>, trace: &Trace, limit: usize) -> Result<()> {
     match trace {
         Trace::Steps { steps, gas, failed, output } => self::steps(out, (steps, gas, *failed, output), limit),
         Trace::Calls { frames, with_logs, gas } => calls(out, frames, *with_logs, gas, limit),
-        Trace::FlatCalls { frames, block_number, parity_errors } => {
-            let number = position.is_none().then_some(*block_number);
-            flat_calls(out, frames, (position, number), *parity_errors, limit)
-        }
+        Trace::FlatCalls(frames) => bounded_value(out, frames, limit),
         Trace::PreState(frame) => bounded_value(out, frame, limit),
         Trace::FourByte(frame) => bounded_value(out, frame, limit),
         Trace::StateGas(gas) => {
@@ -48,7 +41,7 @@ pub fn trace(out: &mut Vec<u8>, trace: &Trace, position: Option<&TxPosition<'_>>
         Trace::Mux(traces) => {
             let mut object = Object::new(out);
             for (name, one) in traces {
-                self::trace(object.key(name), one, position, limit)?;
+                self::trace(object.key(name), one, limit)?;
             }
             object.end();
             Ok(())
@@ -191,54 +184,15 @@ fn begin_call(out: &mut Vec<u8>, written: usize) {
     out.extend_from_slice(if written == 0 { b",\"calls\":[" } else { b"," });
 }
 
-/// Writes `flatCallTracer`'s result: the list of frames.
-fn flat_calls(
-    out: &mut Vec<u8>,
-    frames: &[CallTraceNode],
-    (position, block_number): (Option<&TxPosition<'_>>, Option<u64>),
-    parity_errors: bool,
-    limit: usize,
-) -> Result<()> {
-    let mut first = true;
-    out.push(b'[');
-    each_frame(frames, parity_errors, |trace| {
-        if !std::mem::take(&mut first) {
-            out.push(b',');
-        }
-        let trace = match position {
-            Some(position) => position.localized(trace),
-            None => LocalizedTransactionTrace {
-                trace,
-                block_hash: None,
-                block_number,
-                transaction_hash: None,
-                transaction_position: None,
-            },
-        };
-        bounded_value(out, &trace, limit)
-    })?;
-    out.push(b']');
-    Ok(())
-}
-
 /// Writes one of Parity's traces, that of a replayed transaction with its hash. Returns -32005 if the response becomes
 /// longer than `limit` bytes.
-pub fn parity_results(out: &mut Vec<u8>, trace: &ParityTrace, hash: Option<B256>, limit: usize) -> Result<()> {
+pub fn parity_results(out: &mut Vec<u8>, trace: &TraceResults, hash: Option<B256>, limit: usize) -> Result<()> {
     let mut object = Object::new(out);
     object.data("output", &trace.output);
     bounded_value(object.key("stateDiff"), &trace.state_diff, limit)?;
-    let frames = object.key("trace");
-    frames.push(b'[');
-    let mut first = true;
-    each_frame(&trace.frames, true, |frame| {
-        if !std::mem::take(&mut first) {
-            frames.push(b',');
-        }
-        bounded_value(frames, &frame, limit)
-    })?;
-    frames.push(b']');
-    match &trace.vm {
-        Some(vm) => vm::vm_trace(object.key("vmTrace"), &vm.steps, &vm.codes, limit)?,
+    bounded_value(object.key("trace"), &trace.trace, limit)?;
+    match &trace.vm_trace {
+        Some(vm) => vm_trace(object.key("vmTrace"), vm, limit)?,
         None => object.key("vmTrace").extend_from_slice(b"null"),
     }
     object.optional_hash("transactionHash", hash);
@@ -246,44 +200,34 @@ pub fn parity_results(out: &mut Vec<u8>, trace: &ParityTrace, hash: Option<B256>
     check_length(out, limit)
 }
 
-/// Passes each frame in Parity's form to `visit`: in the order of their start, a self-destruction at the end of its
-/// frame.
-pub fn each_frame(
-    frames: &[CallTraceNode],
-    parity_errors: bool,
-    mut visit: impl FnMut(TransactionTrace) -> Result<()>,
-) -> Result<()> {
-    // The open frames, each with the number of its children that are written.
-    let mut path: Vec<(&CallTraceNode, usize)> = Vec::new();
-    // The index of each open frame, except the outermost, in its parent.
-    let mut address: Vec<usize> = Vec::new();
-    let mut next = frames.first();
-    while let Some(node) = next.take() {
-        let mut shown = node.parity_transaction_trace(address.clone());
-        if node.is_selfdestruct() {
-            shown.subtraces += 1;
+fn vm_trace(out: &mut Vec<u8>, outermost: &VmTrace, limit: usize) -> Result<()> {
+    // The open frames, each with its opcodes that are not written.
+    let mut open = vec![open_vm_frame(out, outermost)];
+    while let Some(ops) = open.last_mut() {
+        let Some(op) = ops.next() else {
+            // The end of the frame, and that of the opcode that called it.
+            open.pop();
+            out.extend_from_slice(if open.is_empty() { b"]}" } else { b"]}}" });
+            continue;
+        };
+        if !out.ends_with(b"[") {
+            out.push(b',');
         }
-        if !parity_errors {
-            shown.error = node.status().and_then(frame_error);
-        }
-        visit(shown)?;
-        path.push((node, 0));
-        // Descends to the next child, or ascends to the first frame that has a child left.
-        while let Some((node, written)) = path.last_mut() {
-            if let Some(child) = node.children.get(*written) {
-                address.push(*written);
-                *written += 1;
-                next = frames.get(*child);
-                break;
-            }
-            address.push(*written);
-            if let Some(trace) = node.parity_selfdestruct_trace(address.clone()) {
-                visit(trace)?;
-            }
-            address.pop();
-            address.pop();
-            path.pop();
+        let mut object = Object::new(out);
+        value(object.key("cost"), &op.cost);
+        bounded_value(object.key("ex"), &op.ex, limit)?;
+        value(object.key("pc"), &op.pc);
+        value(object.key("op"), &op.op);
+        match &op.sub {
+            Some(frame) => open.push(open_vm_frame(object.key("sub"), frame)),
+            None => object.key("sub").extend_from_slice(b"null}"),
         }
     }
     Ok(())
+}
+
+/// Writes a frame of a `vmTrace` without its opcodes and without its end. Returns the opcodes.
+fn open_vm_frame<'a>(out: &mut Vec<u8>, frame: &'a VmTrace) -> std::slice::Iter<'a, VmInstruction> {
+    Object::new(out).data("code", &frame.code).key("ops").push(b'[');
+    frame.ops.iter()
 }
