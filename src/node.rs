@@ -60,8 +60,8 @@ use crate::{
     pool::{DroppedTransaction, PoolDrops},
     rpc::{
         Access, Backend, CLIENT_VERSION, Dispatcher, Filters, FleetAnswers, ForwardedMethods, FrontActor, HttpService,
-        IoMemory, IoThreads, PastStates, RequestLimits, RequestRunner, ServedFiles, ServerConfig, ShapeLimits, Stop,
-        Subscriptions, SyncTimeouts, TESTING_VERSION, UpstreamGateway, Waiters, Watches, announce, serve_metrics,
+        IoMemory, IoThreads, Leader, PastStates, RequestLimits, RequestRunner, ServedFiles, ServerConfig, ShapeLimits,
+        Stop, Subscriptions, SyncTimeouts, TESTING_VERSION, UpstreamGateway, Waiters, Watches, announce, serve_metrics,
     },
     scheduler::{Drain, Executor, ExecutorConfig, WorkerActor},
     source::{
@@ -513,7 +513,7 @@ impl Actors {
                 ),
             })
         });
-        let leader = membership.as_ref().map(|membership| fleet::leader(membership, sends));
+        let leader = membership.as_ref().map(|membership| Leader::new(membership, sends));
         let runner = RequestRunner::new(backend, executor.clone(), snapshots, waiters, remote, leader);
         let testing = if config.is_of_command { crate::rpc::Testing::Command } else { testing };
         let front = Arc::new(Dispatcher::new(runner, watches, testing, contracts, &metrics));

@@ -1,14 +1,11 @@
 //! The start in a fleet: as a node that publishes, or as a replica.
 
-mod leader;
-
 use std::{sync::Arc, time::Duration};
 
 use alloy_primitives::B256;
 use eyre::WrapErr;
 use tokio::{runtime::Runtime, time::Instant};
 
-use self::leader::FleetLeader;
 use super::{
     live::{self, LiveStart},
     start::{Beginning, Start},
@@ -17,21 +14,15 @@ use crate::{
     chain::ChainSpec,
     clock::SystemClock,
     fleet::{
-        LeaderClient, Membership,
+        Membership,
         joining::{self, Joining, PublisherJoining},
         publishing::PublishedLive,
         servers::{FleetChain, FleetLink},
         settings::Servers,
         state::FleetState,
     },
-    rpc::Leader,
     upstream::Fetcher,
 };
-
-/// Returns the way to the other nodes of the fleet, from a node that `has_wallet` or not.
-pub fn leader(membership: &Membership, has_wallet: bool) -> Arc<dyn Leader> {
-    Arc::new(FleetLeader { client: LeaderClient::new(membership.clone()), has_wallet })
-}
 
 /// Begins to publish the upstream's chain of `start`, or to stand by for the node that does.
 ///

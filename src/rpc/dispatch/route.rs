@@ -11,7 +11,7 @@ use crate::rpc::{
     protocol::error::{Result, RpcError},
     run::{
         AnsweredBy, ExecutedBy, RunHandler,
-        leader::{self, Leader},
+        leader::Leader,
         remote::UpstreamGateway,
         request::{Request, open_answer},
         runner::RequestRunner,
@@ -20,8 +20,8 @@ use crate::rpc::{
 
 impl RequestRunner {
     /// Returns the client of the leader if this node is a replica, which may have to ask it.
-    pub fn leader_for(&self, request: &Request) -> Option<&dyn Leader> {
-        let leader = self.leader.as_deref().filter(|leader| !leader.publishes())?;
+    pub fn leader_for(&self, request: &Request) -> Option<&Leader> {
+        let leader = self.leader.as_ref().filter(|leader| !leader.publishes())?;
         let is_asked = match request.method.by {
             AnsweredBy::Reader | AnsweredBy::WhoKnows => true,
             AnsweredBy::WholeState | AnsweredBy::Taker => self.has_no_upstream(),
@@ -37,7 +37,7 @@ impl RequestRunner {
     /// Returns the error of the run, or that of the leader.
     pub async fn run_or_ask_leader(
         self: &Arc<Self>,
-        leader: &dyn Leader,
+        leader: &Leader,
         handler: Handler,
         request: Request,
     ) -> Result<Vec<u8>> {
@@ -50,7 +50,7 @@ impl RequestRunner {
             }
         }
         let start = out.len();
-        match (leader::ask(leader, &request).await, own) {
+        match (leader.ask(&request).await, own) {
             (Ok(result), _) => out.extend_from_slice(result.get().as_bytes()),
             (Err(error), Some(own)) => match (&self.remote, own) {
                 // The leader knows no more than this node, or is not there to say whether it does.
@@ -103,7 +103,7 @@ impl RequestRunner {
             Err(RpcError::Unexecutable(why)) => {
                 let mut out = open_answer(&request.id);
                 if let Some(leader) = self.leader.as_ref().filter(|_| self.has_no_upstream()) {
-                    out.extend_from_slice(leader::ask(&**leader, &request).await?.get().as_bytes());
+                    out.extend_from_slice(leader.ask(&request).await?.get().as_bytes());
                     *by = ExecutedBy::Upstream;
                     return Ok(out);
                 }

@@ -35,7 +35,7 @@ pub struct RequestRunner {
     /// The completion of state from an upstream, if there is one.
     pub remote: Option<Arc<UpstreamGateway>>,
     /// The client of the leader, on a node of a fleet.
-    pub leader: Option<Arc<dyn Leader>>,
+    pub leader: Option<Leader>,
 }
 
 /// Permits to wait for receipts. Waiting holds no worker: each publication wakes the task, which looks for its receipt.
@@ -62,7 +62,7 @@ impl RequestRunner {
         snapshots: Arc<Snapshots>,
         waiters: Waiters,
         remote: Option<Arc<UpstreamGateway>>,
-        leader: Option<Arc<dyn Leader>>,
+        leader: Option<Leader>,
     ) -> Self {
         let source: Arc<dyn FetchMissed> = match &remote {
             Some(remote) => remote.clone(),

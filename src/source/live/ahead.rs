@@ -33,14 +33,6 @@ struct DoneSubBlock {
     snapshot: Snapshot,
 }
 
-/// The progress of a sub-block.
-enum SubBlockProgress {
-    /// All of it has been executed and checked.
-    Done(Box<DoneSubBlock>),
-    /// The sub-block waits.
-    Waits(Unready),
-}
-
 /// The reason why a sub-block waits.
 enum Unready {
     /// State is missing.
@@ -102,12 +94,12 @@ impl Live {
         }
         let Some(mut first) = self.queue.pop() else { return };
         match LiveError::unless_panicked(|| self.advance(&mut first)) {
-            Ok(SubBlockProgress::Done(done)) => self.publish(*done, &first),
-            Ok(SubBlockProgress::Waits(Unready::Missed(missed))) => {
+            Ok(Ok(done)) => self.publish(*done, &first),
+            Ok(Err(Unready::Missed(missed))) => {
                 self.fetch_for(&mut first, missed);
                 self.queue.put_back(first);
             }
-            Ok(SubBlockProgress::Waits(Unready::NoParent)) => {
+            Ok(Err(Unready::NoParent)) => {
                 first.lacks_parent = true;
                 self.queue.put_back(first);
             }
@@ -121,13 +113,13 @@ impl Live {
         }
     }
 
-    /// Executes a sub-block from where it has come to.
-    fn advance(&self, first: &mut WaitingSubBlock) -> Result<SubBlockProgress, LiveError> {
+    /// Executes a sub-block from where it has come to, and checks it, or returns the reason why it waits.
+    fn advance(&self, first: &mut WaitingSubBlock) -> Result<Result<Box<DoneSubBlock>, Unready>, LiveError> {
         let mut begun = match first.begun.take() {
             Some(begun) => begun,
             None => match self.begin(first)? {
                 Ok(begun) => begun,
-                Err(unready) => return Ok(SubBlockProgress::Waits(unready)),
+                Err(unready) => return Ok(Err(unready)),
             },
         };
         let transactions = first.transactions()?;
@@ -140,7 +132,7 @@ impl Live {
             LiveError::unless_executable(&missed)?;
             if !missed.is_empty() {
                 first.begun = Some(begun);
-                return Ok(SubBlockProgress::Waits(Unready::Missed(missed)));
+                return Ok(Err(Unready::Missed(missed)));
             }
             if begun.run.executed() == again + transactions.len() {
                 break;
@@ -155,7 +147,7 @@ impl Live {
         let below = published.ahead().filter(|ahead| ahead.head.number() < first.number).map(|ahead| ahead.verified);
         let below = below.chain(complete.as_ref().map(|complete| complete.verified)).min();
         snapshot.verified = below.map_or(verified, |below| below.min(verified));
-        Ok(SubBlockProgress::Done(Box::new(DoneSubBlock { complete, start, snapshot })))
+        Ok(Ok(Box::new(DoneSubBlock { complete, start, snapshot })))
     }
 
     /// Returns the state that a sub-block is executed on, or the reason why there is none yet.

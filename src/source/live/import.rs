@@ -16,7 +16,6 @@ use alloy_eips::{
 };
 use alloy_primitives::{Address, B256, Bloom, Sealed, map::AddressMap};
 use futures::FutureExt;
-use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 
@@ -29,6 +28,7 @@ use crate::{
     },
     engine::{BlockRun, look_ahead},
     ledger::{BlockChanges, Selector, Snapshot, Snapshots},
+    objects,
     state::{AccountChange, Held, RemoteView, World, listed_changes},
     upstream::{AnnouncedReceipts, BlockName, Hints, Prestate, UpstreamBlock},
 };
@@ -246,7 +246,7 @@ impl LiveChain {
             self.upstream.block_and_chain(BlockNumberOrTag::Latest, Instant::now() + self.limits.wait).await?;
         self.check_chain_id(chain_id)?;
         let json = json.ok_or(LiveError::NoNewest)?;
-        let named: NamedBlock = serde_json::from_str(json.get()).map_err(|_| LiveError::NoNewest)?;
+        let named: BlockName = objects::from_str(json.get()).map_err(|_| LiveError::NoNewest)?;
         self.read(&json, named.hash, snapshots).await
     }
 
@@ -488,12 +488,6 @@ impl LiveChain {
     pub(super) async fn receipts(&self, block: &UpstreamBlock) -> AnnouncedReceipts {
         AnnouncedReceipts::ask(&self.upstream, block, Instant::now() + self.limits.wait).await
     }
-}
-
-/// The hash of a block as an upstream gives it.
-#[derive(Deserialize)]
-struct NamedBlock {
-    hash: B256,
 }
 
 /// Checks that a block has the number after its parent's, which its hash alone shows only if the hash is checked.
