@@ -254,7 +254,7 @@ async fn a_block_with_another_root_of_receipts_is_counted_and_not_shown() {
     let mut messages = relay.take(20).await;
     let published = leader.node.snapshots().load();
     let roots: Vec<_> = (1..=published.head().number())
-        .map(|number| published.sealed_block(number).expect("it is kept").header.receipts_root)
+        .filter_map(|number| Some(published.sealed_block(number)?.header.receipts_root))
         // Headers of blocks that are being built have the root of no receipts.
         .filter(|root| *root != alloy_consensus::EMPTY_ROOT_HASH)
         .collect();
