@@ -40,7 +40,7 @@ use futures::future::join_all;
 use tokio::{
     runtime::Runtime,
     sync::{Semaphore, broadcast, oneshot},
-    task::JoinHandle,
+    task::{JoinHandle, JoinSet},
 };
 
 use self::{
@@ -54,7 +54,6 @@ use crate::{
     clock::{Clock, SystemClock},
     config::{ApprovalPolicy, Config, StandardReceipts},
     engine::{Beginnings, ConsoleOutput, install_kzg_verifier, load_kzg_settings},
-    fleet::ServedRequests,
     ledger::{Snapshots, epoch},
     page,
     pool::{DroppedTransaction, PoolDrops},
@@ -370,7 +369,7 @@ struct Actors {
     /// The task that sends the wallet's transactions to the upstream.
     sender: Option<JoinHandle<()>>,
     /// The answering of requests of the fleet.
-    _served: Option<ServedRequests>,
+    _served: Option<JoinSet<()>>,
 }
 
 impl Actors {

@@ -13,6 +13,5 @@ pub mod servers;
 pub mod state;
 
 pub use self::requests::{
-    Answers, ArrivedRequest, ForwardError, ForwardedRequest, LeaderClient, Membership, ServedRequests,
-    WALLET_TOKEN_REJECTED, too_large,
+    Answers, ArrivedRequest, ForwardError, ForwardedRequest, LeaderClient, Membership, WALLET_TOKEN_REJECTED, too_large,
 };

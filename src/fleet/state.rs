@@ -8,7 +8,7 @@ use async_nats::client::RequestErrorKind;
 use futures::{FutureExt, StreamExt, future::BoxFuture};
 use tokio::{task::JoinSet, time::Instant};
 
-use super::servers::FleetLink;
+use super::servers::{FleetLink, Topic};
 use crate::{
     ledger::{Snapshots, codec},
     state::{CodeCache, FetchError, Held, Miss, Missed, RemoteImage, RemoteView, StateSource},
@@ -128,7 +128,7 @@ impl FleetState {
         let mut looks = 0;
         loop {
             let asked = async_nats::Request::new().payload(question.clone().into()).timeout(Some(ANSWERED));
-            let problem = match self.link.client.send_request(self.link.names.state(), asked).await {
+            let problem = match self.link.client.send_request(self.link.names.subject(Topic::State), asked).await {
                 Ok(message) => match codec::read(&message.payload, most).map_err(unread)? {
                     reply @ StateReply { kind: KNOWN, .. } => return Ok(reply),
                     StateReply { kind: NOT_KEPT, .. } if looks == MAX_RETRIES || !self.is_patient => {
@@ -181,7 +181,7 @@ pub fn serve(link: FleetLink, fetcher: Arc<Fetcher>, chains: [Arc<Snapshots>; 2]
     let runtime = fetcher.runtime().clone();
     let answering = async move {
         loop {
-            match link.client.subscribe(link.names.state()).await {
+            match link.client.subscribe(link.names.subject(Topic::State)).await {
                 Ok(questions) => {
                     let answer = |message: async_nats::Message| {
                         let (link, fetcher, chains) = (&link, &fetcher, &chains);

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use super::clock::LeaderClock;
 use crate::{
+    fleet::servers::FleetError,
     ledger::{
-        Chain, SnapshotId, Stamp, Unfit,
+        Chain, SnapshotId, Stamp,
         codec::{CodesByHash, EntryError, LeaderTime, StreamChanges, StreamMessage, check},
     },
     state::CodeCache,
@@ -21,20 +22,26 @@ pub struct Applier {
     clock: LeaderClock,
 }
 
-/// The reason why a message is not applied.
+/// The reason why the stream cannot be followed from here.
 #[derive(Debug, thiserror::Error)]
-pub enum ApplyError {
-    /// Messages before it are missing.
-    #[error("message {id:#x} is not the one after {last:#x}")]
-    Gap { id: u64, last: u64 },
-    /// The message cannot be read, does not fit the chain, or is not what its headers say.
+pub enum FollowError {
+    /// NATS does not answer, or refuses. It may be tried again.
     #[error(transparent)]
-    Entry(#[from] EntryError),
+    Fleet(#[from] FleetError),
+    /// The state has to begin anew with an image, because the stream does not have what comes next.
+    #[error("{0}")]
+    Gap(String),
+    /// A message cannot be applied, because it differs from what this node computes.
+    #[error("{0}")]
+    Mismatch(String),
 }
 
-impl From<Unfit> for ApplyError {
-    fn from(unfit: Unfit) -> Self {
-        Self::Entry(unfit.into())
+impl From<EntryError> for FollowError {
+    fn from(error: EntryError) -> Self {
+        match error {
+            EntryError::Unfit(_) => Self::Gap(error.to_string()),
+            _ => Self::Mismatch(error.to_string()),
+        }
     }
 }
 
@@ -53,9 +60,9 @@ impl Applier {
     ///
     /// # Errors
     ///
-    /// Returns [`ApplyError::Gap`] if it is not the next message, and [`ApplyError::Entry`] if it does not fit the chain or a block is not
-    /// what its header says. The chain is as it was then.
-    pub fn apply(&mut self, id: SnapshotId, dated: LeaderTime, message: StreamMessage) -> Result<(), ApplyError> {
+    /// Returns [`FollowError::Gap`] if it is not the next message or does not stand on the chain, and [`FollowError::Mismatch`] if it
+    /// is malformed, or a block is not what its header says. The chain is as it was then.
+    pub fn apply(&mut self, id: SnapshotId, dated: LeaderTime, message: StreamMessage) -> Result<(), FollowError> {
         let last = self.chain.last;
         let stamp = Stamp { id, at: self.clock.earliest_or_own(id.epoch(), dated) };
         let is_next = match &message {
@@ -64,7 +71,7 @@ impl Applier {
             StreamMessage::Changes(changes) => changes.follows.map_or(id == last.next(), |follows| follows == last),
         };
         if !is_next {
-            return Err(ApplyError::Gap { id: id.0, last: last.0 });
+            return Err(FollowError::Gap(format!("message {:#x} is not the one after {:#x}", id.0, last.0)));
         }
         let mut next = Chain::clone(&self.chain);
         match message {
@@ -79,8 +86,8 @@ impl Applier {
                 self.codes.extend(codes, &self.cache);
                 for entry in entries {
                     let record = entry.read(&next, &self.codes)?;
-                    check(&record).map_err(ApplyError::Entry)?;
-                    next.apply(stamp, record)?;
+                    check(&record)?;
+                    next.apply(stamp, record).map_err(EntryError::from)?;
                 }
             }
         }

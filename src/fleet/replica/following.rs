@@ -9,9 +9,9 @@ use std::{
 use futures::StreamExt;
 
 use super::{
-    apply::Applier,
+    apply::{Applier, FollowError},
     clock::LeaderClock,
-    reading::{FollowError, StreamReading},
+    reading::StreamReading,
 };
 use crate::{
     clock::now,

@@ -10,11 +10,11 @@ mod pulse;
 mod reading;
 
 pub use self::{
-    apply::Applier,
+    apply::{Applier, FollowError},
     clock::LeaderClock,
     following::{Following, ReplicaBase},
     pulse::{PulseWatch, beat},
-    reading::{FollowError, StreamReading},
+    reading::StreamReading,
 };
 
 use std::{

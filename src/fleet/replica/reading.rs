@@ -2,37 +2,14 @@
 
 use std::sync::Arc;
 
-use super::apply::{Applier, ApplyError};
+use super::apply::{Applier, FollowError};
 use crate::{
-    fleet::servers::{ArrivedPart, FleetError},
+    fleet::servers::ArrivedPart,
     ledger::{
         Chain, SnapshotId,
-        codec::{EntryError, MAX_STREAM_BYTES, StreamMessage, join},
+        codec::{MAX_STREAM_BYTES, StreamMessage, join},
     },
 };
-
-/// The reason why the stream cannot be followed from here.
-#[derive(Debug, thiserror::Error)]
-pub enum FollowError {
-    /// NATS does not answer, or refuses. It may be tried again.
-    #[error(transparent)]
-    Fleet(#[from] FleetError),
-    /// The state has to begin anew with an image, because the stream does not have what comes next.
-    #[error("{0}")]
-    Gap(String),
-    /// A message cannot be applied, because it differs from what this node computes.
-    #[error("{0}")]
-    Mismatch(String),
-}
-
-impl From<ApplyError> for FollowError {
-    fn from(error: ApplyError) -> Self {
-        match error {
-            ApplyError::Gap { .. } | ApplyError::Entry(EntryError::Unfit(_)) => Self::Gap(error.to_string()),
-            ApplyError::Entry(_) => Self::Mismatch(error.to_string()),
-        }
-    }
-}
 
 /// The chain of a fleet as far as its stream was read.
 #[derive(Debug)]

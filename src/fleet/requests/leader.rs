@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 
 use super::{AT_ONCE, CLIENT, LEFT, MIN_SNAPSHOT, Membership, PAGE, PATH};
 use crate::{
-    fleet::servers::{FleetError, FleetPort, NodeIdentity, WALLET_KEY},
+    fleet::servers::{FleetError, FleetPort, NodeIdentity, Topic, WALLET_KEY},
     ledger::SnapshotId,
 };
 
@@ -98,7 +98,7 @@ impl LeaderClient {
         headers.insert(LEFT, left.as_millis().to_string());
         let asked = async_nats::Request::new().payload(text.into()).headers(headers).timeout(Some(left));
         let link = &self.membership.link;
-        let answer = link.client.send_request(link.names.leader(), asked).await;
+        let answer = link.client.send_request(link.names.subject(Topic::Leader), asked).await;
         answer.map(|answer| answer.payload).map_err(|error| match error.kind() {
             RequestErrorKind::NoResponders => ForwardError::NoLeader,
             RequestErrorKind::MaxPayloadExceeded => ForwardError::TooLarge,

@@ -10,7 +10,6 @@ mod serving;
 pub use self::{
     arriving::{Answers, ArrivedRequest, WALLET_TOKEN_REJECTED, too_large},
     leader::{ForwardError, ForwardedRequest, LeaderClient},
-    serving::ServedRequests,
 };
 
 use tokio::sync::watch;

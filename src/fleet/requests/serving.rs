@@ -7,52 +7,49 @@ use async_nats::{
     service::{Service, ServiceExt},
 };
 use futures::{StreamExt, stream};
-use tokio::{sync::watch, task::JoinHandle};
+use tokio::{sync::watch, task::JoinSet};
 
 use super::{
     AT_ONCE, CLIENT, Membership,
     arriving::{Answers, ArrivedRequest},
 };
+use crate::fleet::servers::Topic;
 
 /// The name of the service, as discovery (`$SRV`) shows it.
 const NAME: &str = "presim";
 /// The queue group of the replicas.
 const GROUP: &str = "presim";
 
-/// The answering of requests over NATS, which ends when dropped.
-#[derive(Debug)]
-pub struct ServedRequests(JoinHandle<()>);
-
-impl Drop for ServedRequests {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
 impl Membership {
-    /// Begins to answer requests. A replica is one of the service that clients of NATS ask; a node that publishes answers the replicas
+    /// Begins to answer requests, until the returned task is dropped. A replica is one of the service that clients of NATS ask; a node that publishes answers the replicas
     /// while it leads.
     ///
     /// # Errors
     ///
     /// Returns the error of NATS if it does not take the subscription of a replica.
-    pub async fn serve(&self, answers: Arc<dyn Answers>) -> eyre::Result<ServedRequests> {
+    pub async fn serve(&self, answers: Arc<dyn Answers>) -> eyre::Result<JoinSet<()>> {
         let (client, names) = (self.link.client.clone(), &self.link.names);
-        Ok(ServedRequests(match &self.leads {
-            None => serve_replica(client, names.rpc(), answers).await?,
-            Some(leads) => tokio::spawn(serve_nodes(client, names.leader(), answers, leads.clone())),
-        }))
+        let mut serving = JoinSet::new();
+        match &self.leads {
+            None => serving.spawn(serve_replica(client, names.subject(Topic::Rpc), answers).await?),
+            Some(leads) => serving.spawn(serve_nodes(client, names.subject(Topic::Leader), answers, leads.clone())),
+        };
+        Ok(serving)
     }
 }
 
 /// Answers JSON-RPC on `subject` together with the other replicas: each request is answered by one of them.
-async fn serve_replica(client: Client, subject: String, answers: Arc<dyn Answers>) -> eyre::Result<JoinHandle<()>> {
+async fn serve_replica(
+    client: Client,
+    subject: String,
+    answers: Arc<dyn Answers>,
+) -> eyre::Result<impl Future<Output = ()>> {
     let failed = |error: async_nats::Error| eyre::eyre!("the service {subject} cannot be offered: {error}");
     let builder = client.service_builder().description("Simulations on the pre-confirmed state of a chain");
     let service: Service = builder.start(NAME, env!("CARGO_PKG_VERSION")).await.map_err(failed)?;
     let endpoint = service.endpoint_builder().name("rpc").queue_group(GROUP).add(subject.clone()).await;
     let endpoint = endpoint.map_err(failed)?;
-    Ok(tokio::spawn(async move {
+    Ok(async move {
         // The service answers discovery for as long as it is there.
         let _service = service;
         let (client, answers) = (&client, &answers);
@@ -64,7 +61,7 @@ async fn serve_replica(client: Client, subject: String, answers: Arc<dyn Answers
             let _ = request.respond(Ok(answer)).await;
         };
         endpoint.for_each_concurrent(AT_ONCE, answer).await;
-    }))
+    })
 }
 
 /// Answers the requests of other nodes on `subject` while `serves` is true. At other times there is no subscription, so that

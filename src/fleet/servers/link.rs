@@ -13,7 +13,7 @@ use async_nats::{
 use futures::TryStreamExt;
 use tokio::sync::OnceCell;
 
-use super::{ACK_TIMEOUT, Bucket, FleetError, FleetNames, REQUEST_TIMEOUT, error::CLUSTER};
+use super::{ACK_TIMEOUT, Bucket, FleetError, FleetNames, REQUEST_TIMEOUT, Topic, error::CLUSTER};
 use crate::fleet::settings::{Servers, Settings};
 
 /// The time in which a server must take a connection, before another one is tried.
@@ -125,7 +125,7 @@ impl FleetLink {
         let Some(Settings { copies, stream_bytes, .. }) = self.room else { return Ok(()) };
         let stream = stream::Config {
             name: self.names.stream(),
-            subjects: vec![self.names.feed()],
+            subjects: vec![self.names.subject(Topic::Feed)],
             max_bytes: i64::try_from(stream_bytes).unwrap_or(i64::MAX),
             num_replicas: copies,
             duplicate_window: Duration::from_secs(120),

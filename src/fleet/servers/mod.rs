@@ -43,28 +43,8 @@ impl FleetNames {
         format!("presim_{}", self.fleet)
     }
 
-    /// Returns the subject of the stream.
-    pub fn feed(&self) -> String {
-        format!("presim.{}.feed", self.fleet)
-    }
-
-    /// Returns the subject on which replicas answer JSON-RPC.
-    pub fn rpc(&self) -> String {
-        format!("presim.{}.rpc", self.fleet)
-    }
-
-    /// Returns the subject on which the leader answers what it knows of its upstream's state.
-    pub fn state(&self) -> String {
-        format!("presim.{}.state", self.fleet)
-    }
-
-    /// Returns the subject of requests that only the leader can answer. Only nodes of the fleet may publish to it.
-    pub fn leader(&self) -> String {
-        format!("presim.{}.leader", self.fleet)
-    }
-
-    /// Returns the subject of short messages of a topic.
-    pub fn topic(&self, topic: Topic) -> String {
+    /// Returns the subject of a topic.
+    pub fn subject(&self, topic: Topic) -> String {
         format!("presim.{}.{}", self.fleet, <&str>::from(topic))
     }
 

@@ -103,7 +103,7 @@ impl FleetPort for FleetLink {
             let (stream, unread) = (self.stream().await?, "the stream cannot be read");
             let consumer = push::OrderedConfig {
                 deliver_subject: self.client.new_inbox(),
-                filter_subject: self.names.feed(),
+                filter_subject: self.names.subject(Topic::Feed),
                 deliver_policy: DeliverPolicy::ByStartSequence { start_sequence: from },
                 ..push::OrderedConfig::default()
             };
@@ -147,7 +147,7 @@ impl FleetPort for FleetLink {
                     .payload(frame.bytes.0.clone())
                     .message_id(format!("{:x}-{}", id.0, frame.index))
                     .expected_last_sequence(expected);
-                match self.jetstream.send_publish(self.names.feed(), message).await {
+                match self.jetstream.send_publish(self.names.subject(Topic::Feed), message).await {
                     Ok(ack) => acks.push(ack.into_future()),
                     Err(error) => {
                         tracing::debug!(%error, "a message cannot be sent to the stream");
@@ -269,7 +269,7 @@ impl FleetPort for FleetLink {
 
     fn publish(&self, topic: Topic, payload: Bytes) -> BoxFuture<'_, ()> {
         async move {
-            if let Err(error) = self.client.publish(self.names.topic(topic), payload).await {
+            if let Err(error) = self.client.publish(self.names.subject(topic), payload).await {
                 tracing::debug!(?topic, %error, "a message is not sent");
             }
         }
@@ -278,7 +278,7 @@ impl FleetPort for FleetLink {
 
     fn subscribe(&self, topic: Topic) -> BoxFuture<'_, Result<BoxStream<'static, ShortMessage>, FleetError>> {
         async move {
-            let subscribed = self.client.subscribe(self.names.topic(topic)).await;
+            let subscribed = self.client.subscribe(self.names.subject(topic)).await;
             let messages = subscribed.map_err(FleetError::of_nats("the leader cannot be heard"))?;
             let messages = messages.map(|message| ShortMessage {
                 payload: message.payload,
@@ -292,7 +292,7 @@ impl FleetPort for FleetLink {
     fn request(&self, topic: Topic) -> BoxFuture<'_, Option<Bytes>> {
         async move {
             let question = async_nats::Request::new().timeout(Some(REPLY_TIMEOUT));
-            let reply = self.client.send_request(self.names.topic(topic), question).await;
+            let reply = self.client.send_request(self.names.subject(topic), question).await;
             reply.ok().map(|reply| reply.payload)
         }
         .boxed()

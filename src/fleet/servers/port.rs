@@ -83,16 +83,24 @@ pub struct BucketEntry {
     pub revision: u64,
 }
 
-/// A subject of short messages, which nobody stores.
+/// A subject of the fleet. Only the messages of the feed are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, strum::IntoStaticStr)]
 #[strum(serialize_all = "kebab-case")]
 pub enum Topic {
+    /// The messages of the stream.
+    Feed,
     /// The leader's newest id.
     Pulse,
     /// Questions for the leader's clock.
     Clock,
     /// Requests for an image.
     WantImage,
+    /// Questions for what the leader knows of its upstream's state.
+    State,
+    /// Requests that only the leader can answer. Only nodes of the fleet may publish to it.
+    Leader,
+    /// JSON-RPC, which replicas answer.
+    Rpc,
 }
 
 /// A short message.
