@@ -19,7 +19,7 @@
 //! - [`search`]: searches for the values of a bundle that optimise an objective.
 //! - [`wallet`]: EIP-5792 batches: rules, signing, approval and the ledger.
 //! - [`source`]: the sources of state, and the one actor that turns them into snapshots.
-//! - [`publish`]: where changes are written before anyone sees them: the sinks, and the journal on disk.
+//! - [`publish`]: where changes are written before anyone sees them: the sink of a feed, and the journal on disk.
 //! - [`upstream`]: a node that is followed: its heads, its blocks, and the state that is missing here.
 //! - [`pool`]: the transaction pool.
 //! - [`scheduler`]: where and when each request runs, and which requests are rejected.

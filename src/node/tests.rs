@@ -443,7 +443,7 @@ fn sealed(random: &mut SmallRng, number: u64, parent_hash: B256) -> SealedBlock 
 fn random_records_of_an_upstreams_chain_do_what_plain_lists_do() {
     for seed in 0..SEQUENCES {
         let mut pair = Pair::new(seed);
-        // The chain that is shown while the sinks take nothing stays what it was, whatever comes after it.
+        // The chain that is shown while the stream takes nothing stays what it was, whatever comes after it.
         let mut shown = (pair.chain.clone(), pair.naive.clone());
         for record in 0..RECORDS {
             pair.step();

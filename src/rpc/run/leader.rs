@@ -98,5 +98,3 @@ impl Leader {
         }
     }
 }
-
-}

@@ -33,7 +33,7 @@ use crate::lock::{Mutex, RwLock};
 /// reader takes.
 ///
 /// Every reader has a [`RemoteView`] of one block, which stays readable for as long as anyone has it: what is shown may
-/// be older than what was executed, for as long as the sinks of a chain take nothing, and may be of a branch that the
+/// be older than what was executed, for as long as the stream of a fleet takes nothing, and may be of a branch that the
 /// chain has left since. So nobody owns a cache but its views. The cache stays with the chain, because most of what it
 /// knows is true on all branches. If a reorg removes blocks that have views, what the cache knows of these blocks alone moves into a small
 /// cache of the abandoned branch, which the views read from then on, and below it the state of the block where the branch begins. If the
