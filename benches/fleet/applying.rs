@@ -46,8 +46,8 @@ pub fn applying(extent: Extent) {
     let follows = snapshots.load().last;
     let mut reading = StreamReading::from(Applier::new(snapshots.load(), codes, LeaderClock::default()), 0);
     let epoch = SnapshotId::begin(follows.epoch() + 1);
-    let begun = StreamMessage::Epoch { follows, leader: "a node".to_owned() };
-    let mut waiting = parts(epoch, &begun.write(LeaderTime::of(Instant::now())));
+    let begun = StreamMessage::epoch(LeaderTime::of(Instant::now()), follows, "a node".to_owned());
+    let mut waiting = parts(epoch, &begun);
     snapshots.update(|chain| chain.begin_epoch(epoch.epoch()));
 
     let replica = snapshots.mirror();

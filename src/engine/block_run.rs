@@ -23,7 +23,7 @@ use crate::{
     },
     ledger::{OpenBlock, Snapshot, StateStep},
     meter::Meter,
-    state::{AccountChange, LocalWorld, MergedChanges, Missed, Overlay, World},
+    state::{AccountChange, LocalWorld, Missed, Overlay, World, merged_changes},
 };
 
 /// A snapshot made from another, with the step of state between them.
@@ -236,10 +236,7 @@ impl BlockRun {
 
     /// Returns the changes of the parts so far, and of `end`, each account once.
     pub fn changes(&self, end: &BlockEnd) -> Vec<AccountChange> {
-        let mut merged = MergedChanges::default();
-        self.path.iter().for_each(|step| merged.add(&step.changes));
-        merged.add(&end.changes);
-        merged.to_vec()
+        merged_changes(self.path.iter().flat_map(|step| step.changes.iter()).chain(end.changes.iter()))
     }
 }
 

@@ -7,6 +7,7 @@ use std::{
 
 use alloy_consensus::Header;
 use alloy_primitives::{B256, Sealable, Sealed};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::{OpenBlock, StateId, StateStep};
 use crate::chain::{BlockHashes, GasRefunds, SealedBlock};
@@ -214,7 +215,7 @@ impl Snapshot {
 }
 
 /// The health of the source of sub-blocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, strum::IntoStaticStr)]
 #[strum(serialize_all = "lowercase")]
 pub enum FeedState {
     /// Sub-blocks are applied on time.
@@ -231,9 +232,11 @@ pub enum FeedState {
 }
 
 /// The distance of the newest snapshot from the newest sub-block or block that the node knows of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FeedLag {
-    /// The time at which the oldest part that is not applied yet arrived, or at which the stream was lost.
+    /// The time at which the oldest part that is not applied yet arrived, or at which the stream was lost. Serialized as
+    /// milliseconds before now.
+    #[serde(serialize_with = "write_age", deserialize_with = "read_age")]
     pub since: Instant,
     /// The sub-blocks, or on a chain without pre-confirmations the blocks, that are known of and not applied yet.
     pub waiting: u32,
@@ -242,6 +245,15 @@ pub struct FeedLag {
     pub cause: FeedProblem,
     /// Milliseconds between sub-blocks.
     pub every_ms: u64,
+}
+
+fn write_age<S: Serializer>(since: &Instant, to: S) -> Result<S::Ok, S::Error> {
+    u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX).serialize(to)
+}
+
+fn read_age<'de, D: Deserializer<'de>>(from: D) -> Result<Instant, D::Error> {
+    let now = Instant::now();
+    Ok(now.checked_sub(Duration::from_millis(u64::deserialize(from)?)).unwrap_or(now))
 }
 
 impl FeedState {
@@ -259,7 +271,7 @@ impl FeedLag {
 }
 
 /// The extent to which a snapshot was compared with what its producer says about it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, strum::IntoStaticStr)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, strum::IntoStaticStr)]
 #[strum(serialize_all = "lowercase")]
 pub enum Verified {
     /// The producer has told nothing to compare, or the block was not executed here.
@@ -282,7 +294,19 @@ impl Verified {
 }
 
 /// The reason why a feed is degraded. Programs read the names, so they do not change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::EnumString, strum::IntoStaticStr, strum::VariantArray)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    Hash,
+    Serialize,
+    Deserialize,
+    strum::EnumString,
+    strum::IntoStaticStr,
+    strum::VariantArray,
+)]
 #[strum(serialize_all = "snake_case")]
 pub enum FeedProblem {
     /// Nothing has arrived since the start.

@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-use crate::state::{AccountChange, MergedChanges, Touched, World};
+use crate::state::{AccountChange, Touched, World, merged_changes};
 
 /// The identity of a state with its block context, in this process: no two that may differ have the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -42,9 +42,7 @@ impl StateStep {
 
     /// Returns the changes of steps in a row, each account once.
     pub fn merged(path: &[Arc<Self>]) -> Vec<AccountChange> {
-        let mut merged = MergedChanges::default();
-        path.iter().for_each(|step| merged.add(&step.changes));
-        merged.to_vec()
+        merged_changes(path.iter().flat_map(|step| step.changes.iter()))
     }
 
     /// Returns the parts of the state that the changes touch.

@@ -85,25 +85,16 @@ impl AccountChange {
     }
 }
 
-/// The changes of several steps in a row, each account once.
-#[derive(Clone, Debug, Default)]
-pub struct MergedChanges(AddressMap<AccountChange>);
-
-impl MergedChanges {
-    /// Adds the changes of the next step.
-    pub fn add(&mut self, changes: &[AccountChange]) {
-        for change in changes {
-            match self.0.entry(change.address) {
-                Entry::Vacant(place) => drop(place.insert(change.clone())),
-                Entry::Occupied(known) => known.into_mut().then(change.clone()),
-            }
+/// Returns the changes of several steps in a row, each account once.
+pub fn merged_changes<'a>(steps: impl IntoIterator<Item = &'a AccountChange>) -> Vec<AccountChange> {
+    let mut merged = AddressMap::<AccountChange>::default();
+    for change in steps {
+        match merged.entry(change.address) {
+            Entry::Vacant(place) => drop(place.insert(change.clone())),
+            Entry::Occupied(known) => known.into_mut().then(change.clone()),
         }
     }
-
-    /// Returns the changes, each account once.
-    pub fn to_vec(&self) -> Vec<AccountChange> {
-        self.0.values().cloned().collect()
-    }
+    merged.into_values().collect()
 }
 
 impl Default for Code {

@@ -16,13 +16,15 @@ mod touched;
 mod trie;
 mod world;
 
-pub use account::{Account, AccountChange, Code, MergedChanges};
+pub use account::{Account, AccountChange, Code, merged_changes};
 pub use code::CodeCache;
 pub use listed::listed_changes;
 pub use log_numbers::{LogMark, LogNumbers, LogOrigin, TransferLogs};
 pub use overlay::{Overlay, SavedOverlay};
 pub use reads::{AccountRead, AccountReads, BlockReads, ReadSet};
-pub use remote::{Fetched, Held, Miss, Missed, RemoteImage, RemoteSettings, RemoteState, RemoteView};
+pub use remote::{
+    Fetched, Held, Miss, Missed, NumberedHash, RemoteImage, RemoteSettings, RemoteState, RemoteView, StoredSlot,
+};
 pub use roots::StateRoots;
 pub use source::{FetchError, StateSource};
 pub use touched::Touched;

@@ -8,7 +8,7 @@ use super::open_if_there;
 pub(super) const FILE: &str = "presim.redb";
 
 /// The format version that this program writes and reads. A store that records no version has version 0.
-pub const FORMAT: u32 = 3;
+pub const FORMAT: u32 = 4;
 
 const STORE: TableDefinition<'_, &str, u32> = TableDefinition::new("store");
 const VERSION: &str = "version";

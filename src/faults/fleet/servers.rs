@@ -15,7 +15,11 @@ use crate::{
         ACK_TIMEOUT, Arrivals, ArrivedPart, Bucket, BucketEntry, FleetError, FleetPort, ImageKey, PartAck,
         REPLY_TIMEOUT, REQUEST_TIMEOUT, ShortMessage, StreamEnds, StreamEntry, Topic,
     },
-    ledger::{Frame, SnapshotId, StreamMessage, codec::MAX_STREAM_BYTES, frames, join},
+    ledger::{
+        Frame, SnapshotId, StreamMessage,
+        codec::{MAX_STREAM_BYTES, StreamChanges},
+        frames, join,
+    },
 };
 use bytes::Bytes;
 use futures::{FutureExt, StreamExt, future::BoxFuture, stream, stream::BoxStream};
@@ -77,9 +81,9 @@ impl Corruption {
     fn of(self, frame: &Frame) -> alloy_primitives::Bytes {
         let message = join(std::slice::from_ref(&frame.bytes), MAX_STREAM_BYTES).ok();
         let read = message.filter(|_| self == Self::Unfit).and_then(|message| StreamMessage::read(&message).ok());
-        let Some((dated, StreamMessage::Changes(mut change))) = read else { return vec![0; 3].into() };
-        change.follows = Some(SnapshotId(1));
-        let written = StreamMessage::Changes(change).write(dated);
+        let Some((dated, StreamMessage::Changes(change))) = read else { return vec![0; 3].into() };
+        let StreamChanges { entries, codes, forgets, .. } = change;
+        let written = StreamChanges::write(dated, Some(SnapshotId(1)), &entries, codes, forgets);
         frames(&written, NonZeroUsize::MAX).swap_remove(0).bytes
     }
 }

@@ -77,8 +77,8 @@ impl StreamWriter {
     ///
     /// Returns [`NotLeading`] if another message was published meanwhile, which makes another node the leader.
     pub async fn lead(&mut self, epoch: SnapshotId, node: &str) -> Result<(), NotLeading> {
-        let message = StreamMessage::Epoch { follows: self.id, leader: node.to_owned() };
-        let mut sending = self.sending(epoch, &message.write(LeaderTime::of(now())));
+        let message = StreamMessage::epoch(LeaderTime::of(now()), self.id, node.to_owned());
+        let mut sending = self.sending(epoch, &message);
         while !self.try_send(&mut sending).await? {}
         Ok(())
     }

@@ -7,7 +7,7 @@ use revm::Database;
 
 use crate::{
     ledger::Snapshot,
-    state::{AccountChange, MergedChanges, Overlay},
+    state::{AccountChange, Overlay, merged_changes},
 };
 
 /// The changes of a pre-confirmed block so far: of its steps, oldest first.
@@ -78,8 +78,6 @@ impl ChangesAhead {
 
     /// Returns the changes, each account once.
     pub fn merged(&self) -> Vec<AccountChange> {
-        let mut merged = MergedChanges::default();
-        self.0.iter().for_each(|part| merged.add(part));
-        merged.to_vec()
+        merged_changes(self.0.iter().flat_map(|part| part.iter()))
     }
 }

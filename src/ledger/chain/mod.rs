@@ -13,6 +13,7 @@ mod reading;
 use std::{sync::Arc, time::Instant};
 
 use alloy_primitives::B256;
+use serde::{Deserialize, Serialize};
 
 use self::{changes::ChangesAhead, old_headers::OldHeaders, provisional::ProvisionalHashes};
 pub use self::{
@@ -86,7 +87,7 @@ enum Origin {
 }
 
 /// The upstream's `safe` and `finalized` blocks, by number.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tags {
     /// The newest safe block.
     pub safe: Option<u64>,

@@ -3,6 +3,7 @@
 use super::{
     codes::CodesByHash,
     entry::{Block, Canonical, Entry, GoBack, Head, Preconfirmed, SubBlock},
+    json::Json,
     stored::Maybe,
 };
 use crate::ledger::{Chain, StateStep, Verified};
@@ -21,7 +22,7 @@ impl Entry {
         let first = known.and_then(|number| chain.state_after(number)).unwrap_or_else(|| chain.latest());
         let mut entries = vec![match known {
             None => Self::Restart(Box::new(Head::of(first))),
-            Some(_) => Self::GoBack(Box::new(GoBack { head: Head::of(first), feed: chain.feed().into() })),
+            Some(_) => Self::GoBack(Box::new(GoBack { head: Head::of(first), feed: Json(chain.feed()) })),
         }];
         let passed = first.head.number() + 1..=head;
         let passed = passed.filter_map(|number| Canonical::passed(chain, number, codes));
@@ -32,7 +33,7 @@ impl Entry {
             is_told.then(|| Self::Content(Box::new(Block::of(&block, Verified::None, 0))))
         });
         entries.extend(late);
-        entries.extend([Self::Tags(chain.tags().unwrap_or_default().into()), Self::Feed(chain.feed().into())]);
+        entries.extend([Self::Tags(Json(chain.tags().unwrap_or_default())), Self::Feed(Json(chain.feed()))]);
         let mut complete = None;
         let mut add = |complete, sub_block| {
             let complete = Maybe(complete);

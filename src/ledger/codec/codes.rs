@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use alloy_primitives::{B256, Bytes, KECCAK256_EMPTY, map::B256Map};
+use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, map::B256Map};
 
-use super::stored::StoredChange;
+use super::stored::{Maybe, StoredChange};
 use crate::{
     ledger::StateStep,
-    state::{AccountChange, Code, CodeCache, World},
+    state::{Account, AccountChange, Code, CodeCache, LocalWorld, StoredSlot, World},
     store::corrupted,
 };
 
@@ -58,6 +58,22 @@ impl CodesByHash {
     pub fn all_of(&mut self, changes: &[AccountChange]) -> Vec<StoredChange> {
         changes.iter().filter_map(|change| change.info.as_ref()).for_each(|info| self.add(&Code::of(info)));
         stored(changes)
+    }
+
+    /// Returns the accounts of a state as changes of an empty one, in the order of their addresses, and adds their codes.
+    pub fn all_accounts(&mut self, world: &LocalWorld) -> Vec<StoredChange> {
+        let change = |(address, account): (&Address, &Arc<Account>)| {
+            self.add(&account.code);
+            StoredChange {
+                address: *address,
+                account: Maybe(Some((&account.info()).into())),
+                storage_cleared: false,
+                slots: StoredSlot::sorted(account.slots()),
+            }
+        };
+        let mut accounts: Vec<StoredChange> = world.accounts().map(change).collect();
+        accounts.sort_unstable_by_key(|change| change.address);
+        accounts
     }
 
     /// Returns the code with this hash.

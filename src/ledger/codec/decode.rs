@@ -7,13 +7,12 @@ use alloy_primitives::Sealed;
 
 use super::{
     codes::CodesByHash,
-    entry::{Begun, Block, Canonical, Entry, GoBack, Head, Preconfirmed, Seal, SubBlock},
-    health::read_verified,
+    entry::{Block, Canonical, Entry, GoBack, Head, Preconfirmed, Seal, SubBlock},
     stored::StoredSubBlock,
 };
 use crate::{
     chain::{BlockBody, BlockGas, BlockHashes, GasRefunds, SealedBlock},
-    ledger::{BlockChanges, Chain, OpenBlock, Record, Snapshot, SubBlockStart, Unfit},
+    ledger::{self, BlockChanges, Chain, OpenBlock, Record, Snapshot, SubBlockStart, Unfit},
     state::{AccountChange, World},
     store::{corrupted, problem_of},
 };
@@ -54,8 +53,8 @@ impl Entry {
             Self::Content(block) => Record::Content(block.read(None)?),
             Self::GoBack(back) => back.read(on)?,
             Self::Restart(head) => head.read()?,
-            Self::Tags(tags) => Record::Tags(tags.into()),
-            Self::Feed(feed) => Record::Feed(feed.read()?),
+            Self::Tags(tags) => Record::Tags(tags.0),
+            Self::Feed(feed) => Record::Feed(feed.0),
         })
     }
 }
@@ -68,7 +67,7 @@ impl SubBlock {
             Some(header) => (parent, OpenBlock::new(header)),
             None => (newest, newest.open.clone().ok_or_else(|| corrupted("a sub-block has no open block"))?),
         };
-        Ok(content.grow(on, open, codes)?.with_verified(read_verified(verified)?))
+        Ok(content.grow(on, open, codes)?.with_verified(verified.0))
     }
 }
 
@@ -94,7 +93,7 @@ impl StoredSubBlock {
 impl Seal {
     fn read(self, on: &Chain, codes: &CodesByHash) -> Result<Record, EntryError> {
         let Self { block, changes, next } = self;
-        let verified = read_verified(block.verified)?;
+        let verified = block.verified.0;
         let block = Arc::new(block.read(Some(on))?);
         if block.header.hash_slow() != block.hash() {
             return Err(corrupted("a sealed block has not the hash of its header").into());
@@ -142,7 +141,7 @@ impl Preconfirmed {
 impl Canonical {
     fn read(self, on: &Chain, codes: &CodesByHash) -> Result<Record, EntryError> {
         let Self { block, kind, changes } = self;
-        let verified = read_verified(block.verified)?;
+        let verified = block.verified.0;
         let changes = match kind {
             Self::UNKNOWN => BlockChanges::Unknown,
             Self::TOUCHED => BlockChanges::Touched(Arc::new(codes.read(changes, &on.latest().world)?)),
@@ -160,7 +159,7 @@ impl GoBack {
         let Self { head, feed } = self;
         let number = head.block.header.number;
         match on.state_after(number).filter(|known| known.head_hash() == head.block.hash) {
-            Some(_) => Ok(Record::GoBack { number, feed: feed.read()? }),
+            Some(_) => Ok(Record::GoBack { number, feed: feed.0 }),
             // A node that retains fewer states begins again.
             None => head.read(),
         }
@@ -174,7 +173,7 @@ impl Head {
     ///
     /// Returns [`redb::Error::Corrupted`] if the block cannot be read.
     pub fn read(self) -> Result<Record, redb::Error> {
-        let (hashes, verified) = (self.hashes(), read_verified(self.block.verified)?);
+        let (hashes, verified) = (self.hashes(), self.block.verified.0);
         Ok(Record::Restart { block: self.block.read(None)?, hashes, verified })
     }
 }
@@ -201,14 +200,14 @@ impl Block {
         let mut body: BlockBody = body.read()?;
         let mut refunds = GasRefunds::default();
         if known > 0 {
-            let begun = on.and_then(|on| on.preconfirmed(number)).and_then(|snapshot| Begun::of(snapshot));
+            let begun = on.and_then(|on| on.preconfirmed(number)).and_then(ledger::Block::newest);
             let begun = begun.filter(|begun| begun.len() as u64 == known);
             let begun = begun.ok_or_else(|| corrupted("the transactions that a block leaves out are not known"))?;
             let (transactions, receipts): (Vec<_>, Vec<_>) =
-                begun.content().map(|(tx, receipt)| (tx.clone(), receipt.clone())).unzip();
+                begun.transactions().map(|one| (one.tx.clone(), one.receipt.clone())).unzip();
             body.transactions.splice(..0, transactions);
             body.receipts.splice(..0, receipts);
-            refunds = begun.refunds().clone();
+            refunds = begun.refunds();
         }
         Ok(SealedBlock::named(header, body).with_refunds(refunds))
     }

@@ -6,42 +6,81 @@
 
 use std::sync::Arc;
 
-use alloy_consensus::{Header, transaction::Recovered};
+use alloy_consensus::Header;
 use alloy_primitives::{B256, Bytes};
 use alloy_rlp::{Encodable, RlpDecodable, RlpEncodable};
 
 use super::{
     codes::CodesByHash,
-    health::FeedFields,
     items::ItemBudget,
-    stored::{Maybe, NumberedHash, StoredBody, StoredChange, StoredSubBlock},
+    json::Json,
+    stored::{Maybe, StoredBody, StoredChange, StoredSubBlock},
 };
 use crate::{
-    chain::{BlockBody, BlockHashes, ChainReceipt, ChainTx, GasRefunds, SealedBlock, TransactionLogs},
-    ledger::{BlockChanges, Chain, OpenBlock, Record, Snapshot, StateStep, SubBlockStart, Tags, Verified},
+    chain::{BlockHashes, SealedBlock, TransactionLogs},
+    ledger::{
+        self, BlockChanges, Chain, FeedState, Included, OpenBlock, Record, Snapshot, StateStep, SubBlockStart, Tags,
+        Verified,
+    },
+    state::NumberedHash,
     store::{StoredTx, corrupted, decode},
 };
 
-/// The encoded form of a [`Record`].
-pub enum Entry {
+/// Defines [`Entry`] by its variants: their content, and the byte that names them.
+macro_rules! entries {
+    ($($(#[$doc:meta])* $name:ident($content:ty) = $kind:literal,)*) => {
+        /// The encoded form of a [`Record`].
+        pub enum Entry {
+            $($(#[$doc])* $name($content),)*
+        }
+
+        impl Entry {
+            /// Returns the kind of the entry, followed by its RLP.
+            pub fn write(&self) -> Bytes {
+                let (kind, content): (u8, &dyn Encodable) = match self {
+                    $(Self::$name(content) => ($kind, content),)*
+                };
+                let mut bytes = Vec::with_capacity(1 + content.length());
+                bytes.push(kind);
+                content.encode(&mut bytes);
+                bytes.into()
+            }
+
+            /// Decodes an entry.
+            ///
+            /// # Errors
+            ///
+            /// Returns [`redb::Error::Corrupted`] if the bytes are not exactly one entry.
+            pub fn decode(bytes: &[u8]) -> Result<Self, redb::Error> {
+                match bytes.split_first() {
+                    $(Some(($kind, content)) => decode(content).map(Self::$name),)*
+                    Some((kind, _)) => Err(corrupted(format!("a change of the chain is of the unknown kind {kind}"))),
+                    None => Err(corrupted("a change of the chain is empty")),
+                }
+            }
+        }
+    };
+}
+
+entries! {
     /// A sub-block of a block that is built here, or the opening of one.
-    SubBlock(Box<SubBlock>),
+    SubBlock(Box<SubBlock>) = 0,
     /// The seal of a block that was built here.
-    Seal(Box<Seal>),
+    Seal(Box<Seal>) = 1,
     /// A sub-block of a pre-confirmed block of an upstream.
-    Preconfirmed(Box<Preconfirmed>),
+    Preconfirmed(Box<Preconfirmed>) = 2,
     /// The upstream's next canonical block.
-    Canonical(Box<Canonical>),
+    Canonical(Box<Canonical>) = 3,
     /// The content of a canonical block that came as a header alone.
-    Content(Box<Block>),
+    Content(Box<Block>) = 4,
     /// The return to a block.
-    GoBack(Box<GoBack>),
+    GoBack(Box<GoBack>) = 5,
     /// A canonical block of the upstream without known ancestors, and the block with which an image begins.
-    Restart(Box<Head>),
+    Restart(Box<Head>) = 6,
     /// The blocks that the upstream calls safe and final.
-    Tags(TagFields),
+    Tags(Json<Tags>) = 7,
     /// The health of the feed.
-    Feed(FeedFields),
+    Feed(Json<FeedState>) = 8,
 }
 
 /// A block that is canonical, or complete.
@@ -51,8 +90,8 @@ pub struct Block {
     pub hash: B256,
     /// The header.
     pub header: Header,
-    /// The [`Verified`] of the block.
-    pub verified: u8,
+    /// The extent to which the block is verified.
+    pub verified: Json<Verified>,
     /// The number of the first transactions that are left out, because the chain has them in the block being built.
     pub known: u64,
     /// The body; none if only the header is known.
@@ -76,8 +115,8 @@ pub struct SubBlock {
     pub opens: Maybe<Header>,
     /// The transactions, receipts and changes.
     pub content: StoredSubBlock,
-    /// The [`Verified`] of the snapshot.
-    pub verified: u8,
+    /// The extent to which the snapshot is verified.
+    pub verified: Json<Verified>,
 }
 
 /// The seal of a block.
@@ -120,25 +159,8 @@ pub struct GoBack {
     /// The block.
     pub head: Head,
     /// The health of the feed.
-    pub feed: FeedFields,
+    pub feed: Json<FeedState>,
 }
-
-/// The [`Tags`] of an upstream.
-#[derive(RlpEncodable, RlpDecodable)]
-pub struct TagFields {
-    safe: Maybe<u64>,
-    finalized: Maybe<u64>,
-}
-
-const SUB_BLOCK: u8 = 0;
-const SEAL: u8 = 1;
-const PRECONFIRMED: u8 = 2;
-const CANONICAL: u8 = 3;
-const CONTENT: u8 = 4;
-const GO_BACK: u8 = 5;
-const RESTART: u8 = 6;
-const TAGS: u8 = 7;
-const FEED: u8 = 8;
 
 impl Entry {
     /// Returns the encoded form of `record`, which changes `on`, and adds the codes that accounts get by it; `None` for the return
@@ -175,35 +197,16 @@ impl Entry {
             }
             Record::GoBack { number, feed } => {
                 let head = Head::of(on.state_after(*number)?);
-                Self::GoBack(Box::new(GoBack { head, feed: (*feed).into() }))
+                Self::GoBack(Box::new(GoBack { head, feed: Json(*feed) }))
             }
             Record::Restart { block, hashes, verified } => {
                 Self::Restart(Box::new(Head::with(Block::of(block, *verified, 0), hashes)))
             }
-            Record::Tags(tags) => Self::Tags((*tags).into()),
+            Record::Tags(tags) => Self::Tags(Json(*tags)),
             Record::Content(block) => Self::Content(Box::new(Block::of(block, Verified::None, 0))),
-            Record::Feed(feed) => Self::Feed((*feed).into()),
+            Record::Feed(feed) => Self::Feed(Json(*feed)),
             Record::Return(_) => return None,
         })
-    }
-
-    /// Returns the kind of the entry, followed by its RLP.
-    pub fn write(&self) -> Bytes {
-        let (kind, fields): (u8, &dyn Encodable) = match self {
-            Self::SubBlock(sub_block) => (SUB_BLOCK, sub_block),
-            Self::Seal(seal) => (SEAL, seal),
-            Self::Preconfirmed(preconfirmed) => (PRECONFIRMED, preconfirmed),
-            Self::Canonical(canonical) => (CANONICAL, canonical),
-            Self::Content(block) => (CONTENT, block),
-            Self::GoBack(back) => (GO_BACK, back),
-            Self::Restart(head) => (RESTART, head),
-            Self::Tags(tags) => (TAGS, tags),
-            Self::Feed(feed) => (FEED, feed),
-        };
-        let mut bytes = Vec::with_capacity(1 + fields.length());
-        bytes.push(kind);
-        fields.encode(&mut bytes);
-        bytes.into()
     }
 
     /// Decodes an entry of a message, and takes its items from the message's budget.
@@ -218,27 +221,6 @@ impl Entry {
             Self::SubBlock(_) | Self::Seal(_) => Err(corrupted("a change of a fleet's chain is none of an upstream's")),
             entry => Ok(entry),
         }
-    }
-
-    /// Decodes an entry.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`redb::Error::Corrupted`] if the bytes are not exactly one entry.
-    pub fn decode(bytes: &[u8]) -> Result<Self, redb::Error> {
-        let Some((kind, fields)) = bytes.split_first() else { return Err(corrupted("a change of the chain is empty")) };
-        Ok(match *kind {
-            SUB_BLOCK => Self::SubBlock(decode(fields)?),
-            SEAL => Self::Seal(decode(fields)?),
-            PRECONFIRMED => Self::Preconfirmed(decode(fields)?),
-            CANONICAL => Self::Canonical(decode(fields)?),
-            CONTENT => Self::Content(decode(fields)?),
-            GO_BACK => Self::GoBack(decode(fields)?),
-            RESTART => Self::Restart(decode(fields)?),
-            TAGS => Self::Tags(decode(fields)?),
-            FEED => Self::Feed(decode(fields)?),
-            kind => return Err(corrupted(format!("a change of the chain is of the unknown kind {kind}"))),
-        })
     }
 
     /// Returns the transactions that the entry brings, in order.
@@ -274,7 +256,7 @@ impl SubBlock {
         Some(Self {
             opens: Maybe(before.is_none().then(|| open.header.clone())),
             content: StoredSubBlock::of(open, known, known_lists, changes),
-            verified: next.verified as u8,
+            verified: Json(next.verified),
         })
     }
 
@@ -290,7 +272,7 @@ impl SubBlock {
             changes,
             ..StoredSubBlock::default()
         };
-        Self { opens: Maybe(Some(header.clone())), content, verified: after.verified as u8 }
+        Self { opens: Maybe(Some(header.clone())), content, verified: Json(after.verified) }
     }
 }
 
@@ -332,8 +314,12 @@ impl Block {
     /// Returns a block without the transactions that the pre-confirmed block of its number in `on` has, if it begins with them.
     fn on(on: &Chain, block: &SealedBlock, verified: Verified) -> Self {
         let known = on.preconfirmed(block.number()).and_then(|begun| {
-            let (begun, body) = (Begun::of(begun)?, block.find_body()?);
-            begun.begins(&body).then_some(begun.len())
+            let (begun, body) = (ledger::Block::newest(begun)?, block.find_body()?);
+            let mut all = body.transactions.iter().zip(&body.receipts);
+            let is_next = |own: Included<'_>| {
+                all.next().is_some_and(|(tx, receipt)| own.tx.tx_hash() == tx.tx_hash() && own.receipt == receipt)
+            };
+            begun.transactions().all(is_next).then_some(begun.len())
         });
         Self::of(block, verified, known.unwrap_or(0))
     }
@@ -349,74 +335,10 @@ impl Block {
         Self {
             hash: block.hash(),
             header: block.header.inner().clone(),
-            verified: verified as u8,
+            verified: Json(verified),
             known: known as u64,
             body: Maybe(block.find_body().map(|body| StoredBody::after(&body, known))),
             logs: Maybe(block.logs_alone().map(<[_]>::to_vec)),
         }
-    }
-}
-
-/// The transactions of a block that is being built or pre-confirmed, with their receipts.
-pub enum Begun<'a> {
-    /// The block is being built.
-    Open(&'a OpenBlock),
-    /// The block is complete.
-    Complete(Arc<BlockBody>, GasRefunds),
-}
-
-impl<'a> Begun<'a> {
-    /// Returns the content of the block that a snapshot builds, or of its head.
-    pub fn of(snapshot: &'a Snapshot) -> Option<Self> {
-        match &snapshot.open {
-            Some(open) => Some(Self::Open(open)),
-            None => snapshot.head.find_body().map(|body| {
-                let refunds = snapshot.head.refunds(&body);
-                Self::Complete(body, refunds)
-            }),
-        }
-    }
-
-    /// Returns the number of transactions.
-    pub fn len(&self) -> usize {
-        match self {
-            Self::Open(open) => open.transactions.len(),
-            Self::Complete(body, _) => body.transactions.len(),
-        }
-    }
-
-    /// Returns the refunds of the transactions.
-    pub fn refunds(&self) -> &GasRefunds {
-        match self {
-            Self::Open(open) => &open.refunds,
-            Self::Complete(_, refunds) => refunds,
-        }
-    }
-
-    /// Returns the transactions, in order, with their receipts.
-    pub fn content(&self) -> Box<dyn Iterator<Item = (&Recovered<ChainTx>, &ChainReceipt)> + '_> {
-        match self {
-            Self::Open(open) => Box::new(open.transactions.iter().zip(&open.receipts)),
-            Self::Complete(body, _) => Box::new(body.transactions.iter().zip(&body.receipts)),
-        }
-    }
-
-    /// Returns whether a block begins with these transactions, and they have the same receipts in it.
-    fn begins(&self, body: &BlockBody) -> bool {
-        let mut own = self.content().zip(body.transactions.iter().zip(&body.receipts));
-        self.len() <= body.transactions.len()
-            && own.all(|((own, receipt), (tx, other))| own.tx_hash() == tx.tx_hash() && receipt == other)
-    }
-}
-
-impl From<Tags> for TagFields {
-    fn from(tags: Tags) -> Self {
-        Self { safe: Maybe(tags.safe), finalized: Maybe(tags.finalized) }
-    }
-}
-
-impl From<TagFields> for Tags {
-    fn from(fields: TagFields) -> Self {
-        Self { safe: fields.safe.0, finalized: fields.finalized.0 }
     }
 }

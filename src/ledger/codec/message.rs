@@ -58,7 +58,8 @@ fn framed(dated: LeaderTime, kind: u8, fields: &[u8]) -> Vec<u8> {
 }
 
 impl StreamChanges {
-    /// Returns the bytes of the message about changes with these fields, as [`StreamMessage::write`] does.
+    /// Returns the bytes of the message about changes with these fields, with the time at which the newest snapshot after them was
+    /// published.
     pub fn write<'a>(
         dated: LeaderTime,
         follows: Option<SnapshotId>,
@@ -73,16 +74,9 @@ impl StreamChanges {
 }
 
 impl StreamMessage {
-    /// Returns the bytes of the message, with the time at which the newest snapshot after it was published.
-    pub fn write(&self, dated: LeaderTime) -> Vec<u8> {
-        match self {
-            Self::Epoch { follows, leader } => {
-                framed(dated, EPOCH, &encode(&EpochFields { follows: follows.0, leader: leader.clone() }))
-            }
-            Self::Changes(StreamChanges { follows, entries, codes, forgets }) => {
-                StreamChanges::write(dated, *follows, entries, codes.clone(), *forgets)
-            }
-        }
+    /// Returns the bytes of the message that a node leads from here on.
+    pub fn epoch(dated: LeaderTime, follows: SnapshotId, leader: String) -> Vec<u8> {
+        framed(dated, EPOCH, &encode(&EpochFields { follows: follows.0, leader }))
     }
 
     /// Reads a message, and the time at which the newest snapshot after it was published.

@@ -18,7 +18,7 @@ use revm::state::AccountInfo;
 use crate::{
     chain::{BlockBody, ChainReceipt, GasRefunds, SealedBlock, merged_access_list},
     ledger::OpenBlock,
-    state::{AccountChange, Code},
+    state::{AccountChange, Code, StoredSlot},
     store::{StoredTx, corrupted},
 };
 
@@ -97,27 +97,13 @@ impl StoredReceipt {
 #[derive(RlpEncodable, RlpDecodable)]
 pub struct StoredHeader {
     pub header: Header,
-    /// 32 bytes per transaction. Empty if the block was pruned.
-    pub hashes: Bytes,
+    /// Empty if the block was pruned.
+    pub hashes: Vec<B256>,
 }
 
 impl From<&SealedBlock> for StoredHeader {
     fn from(block: &SealedBlock) -> Self {
-        Self {
-            header: block.header.inner().clone(),
-            hashes: block.transaction_hashes().unwrap_or_default().concat().into(),
-        }
-    }
-}
-
-impl StoredHeader {
-    /// Creates the record of a pruned block, which has no hashes.
-    pub fn pruned(header: Header) -> Self {
-        Self { header, hashes: Bytes::new() }
-    }
-
-    pub fn read(self) -> (Header, Vec<B256>) {
-        (self.header, self.hashes.chunks_exact(32).map(B256::from_slice).collect())
+        Self { header: block.header.inner().clone(), hashes: block.transaction_hashes().unwrap_or_default() }
     }
 }
 
@@ -158,13 +144,6 @@ impl StoredBody {
     }
 }
 
-/// The hash of a block.
-#[derive(RlpEncodable, RlpDecodable)]
-pub struct NumberedHash {
-    pub number: u64,
-    pub hash: B256,
-}
-
 /// An account without its storage.
 #[derive(RlpEncodable, RlpDecodable)]
 pub struct StoredAccount {
@@ -189,12 +168,6 @@ pub struct StoredChange {
     pub slots: Vec<StoredSlot>,
 }
 
-#[derive(Clone, Copy, RlpEncodable, RlpDecodable)]
-pub struct StoredSlot {
-    pub key: U256,
-    pub value: U256,
-}
-
 impl From<&AccountChange> for StoredChange {
     fn from(change: &AccountChange) -> Self {
         Self {
@@ -203,15 +176,6 @@ impl From<&AccountChange> for StoredChange {
             storage_cleared: change.storage_cleared,
             slots: StoredSlot::sorted(change.slots.iter()),
         }
-    }
-}
-
-impl StoredSlot {
-    /// Returns slots in the order of their keys.
-    pub fn sorted<'a>(slots: impl Iterator<Item = (&'a U256, &'a U256)>) -> Vec<Self> {
-        let mut slots: Vec<Self> = slots.map(|(key, value)| Self { key: *key, value: *value }).collect();
-        slots.sort_unstable_by_key(|slot| slot.key);
-        slots
     }
 }
 

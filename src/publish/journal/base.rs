@@ -1,10 +1,9 @@
 //! The base: the block whose state the store has whole. It follows the head at a distance.
 
-use alloy_primitives::Bytes;
 use redb::{ReadableTable, Table, WriteTransaction};
 use serde::{Deserialize, Serialize};
 
-use super::tables::{ABOUT, ACCOUNTS, RECORDS, SLOTS, write_stored};
+use super::tables::{ABOUT, ACCOUNTS, BASE, RECORDS, SLOTS, read_about, write_about, write_stored};
 use crate::{
     ledger::codec::{Block, Entry, StoredBody, StoredChange, StoredHeader, StoredReceipt, StoredSubBlock},
     store::{StoredTx, corrupted, encode},
@@ -32,7 +31,7 @@ pub fn follow(transaction: &WriteTransaction, number: u64) -> Result<(), redb::E
         return Ok(());
     }
     let mut records = transaction.open_table(RECORDS)?;
-    let mut state = BaseState { accounts: transaction.open_table(ACCOUNTS)?, slots: transaction.open_table(SLOTS)? };
+    let mut state = BaseState::open(transaction)?;
     let mut begun = BegunBody::default();
     while base.number < number {
         let Some((id, entry)) = records.pop_first()?.map(|(id, entry)| (id.value(), Entry::decode(entry.value())))
@@ -58,7 +57,7 @@ pub fn follow(transaction: &WriteTransaction, number: u64) -> Result<(), redb::E
             _ => return Err(corrupted("a record is none of a chain that is built here")),
         }
     }
-    write_base(&mut table, base)
+    write_about(&mut table, BASE, &base)
 }
 
 /// The content of a block whose records are applied one by one.
@@ -85,20 +84,25 @@ impl BegunBody {
         let body = body.ok_or_else(|| corrupted(format!("the body of block {number} is missing")))?;
         transactions.extend(body.transactions);
         receipts.extend(body.receipts);
-        let hashes: Vec<_> = transactions.iter().map(StoredTx::hash).collect();
-        let header = StoredHeader { header: block.header, hashes: Bytes::from(hashes.concat()) };
+        let header = StoredHeader { header: block.header, hashes: transactions.iter().map(StoredTx::hash).collect() };
         Ok((header, StoredBody { transactions, receipts, ..body }))
     }
 }
 
 /// The tables of the base's state.
-struct BaseState<'a> {
+pub struct BaseState<'a> {
     accounts: Table<'a, [u8; 20], &'static [u8]>,
     slots: Table<'a, ([u8; 20], [u8; 32]), [u8; 32]>,
 }
 
-impl BaseState<'_> {
-    fn apply(&mut self, changes: Vec<StoredChange>) -> Result<(), redb::Error> {
+impl<'a> BaseState<'a> {
+    /// Opens the tables.
+    pub fn open(transaction: &'a WriteTransaction) -> Result<Self, redb::Error> {
+        Ok(Self { accounts: transaction.open_table(ACCOUNTS)?, slots: transaction.open_table(SLOTS)? })
+    }
+
+    /// Applies changes of the state.
+    pub fn apply(&mut self, changes: Vec<StoredChange>) -> Result<(), redb::Error> {
         for change in changes {
             let StoredChange { address, account, storage_cleared, slots: written } = change;
             if storage_cleared {
@@ -122,20 +126,11 @@ impl BaseState<'_> {
     }
 }
 
-/// Writes which block has its state as the base.
-pub fn write_base(table: &mut redb::Table<'_, &str, &[u8]>, base: Base) -> Result<(), redb::Error> {
-    let text = serde_json::to_vec(&base).map_err(|error| corrupted(error.to_string()))?;
-    table.insert("base", text.as_slice())?;
-    Ok(())
-}
-
 /// Returns the block whose state is the base.
 ///
 /// # Errors
 ///
 /// Returns [`redb::Error::Corrupted`] if the row is missing or malformed.
 pub fn read_base(table: &impl ReadableTable<&'static str, &'static [u8]>) -> Result<Base, redb::Error> {
-    let text = table.get("base")?.ok_or_else(|| corrupted("the row about.base is missing"))?;
-    let malformed = |error| corrupted(format!("the row about.base is malformed: {error}"));
-    serde_json::from_slice(text.value()).map_err(malformed)
+    read_about(table, BASE)?.ok_or_else(|| corrupted("the row about.base is missing"))
 }

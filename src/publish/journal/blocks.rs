@@ -49,11 +49,11 @@ impl BlockKeeper for Blocks {
 
     fn transactions(&self, number: u64) -> Option<Vec<B256>> {
         let read = self.try_read(|transaction| Self::header(transaction, number)).ok()?;
-        Some(read.map_or_else(Vec::new, |stored| stored.read().1))
+        Some(read.map_or_else(Vec::new, |stored| stored.hashes))
     }
 
     fn header(&self, number: u64) -> Option<Header> {
-        self.read(|transaction| Self::header(transaction, number)).map(|stored| stored.read().0)
+        self.read(|transaction| Self::header(transaction, number)).map(|stored| stored.header)
     }
 
     fn number(&self, hash: B256) -> Option<u64> {

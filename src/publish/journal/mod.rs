@@ -20,19 +20,17 @@ pub use self::tables::ChainIdentity;
 
 use std::sync::Arc;
 
-use alloy_primitives::KECCAK256_EMPTY;
 use redb::ReadableTableMetadata;
 
 use self::{
-    base::{Base, read_base, write_base},
+    base::{Base, BaseState, read_base},
     blocks::Blocks,
-    tables::{ABOUT, ACCOUNTS, CODES, RECORDS, SLOTS, write_block},
+    tables::{ABOUT, BASE, CHAIN, RECORDS, write_about, write_block, write_codes},
 };
 use crate::{
     chain::{BlockKeeper, SealedBlock},
-    ledger::{Snapshot, codec::StoredAccount},
-    state::LocalWorld,
-    store::{Store, StoreError, encode},
+    ledger::{Snapshot, codec::CodesByHash},
+    store::{Store, StoreError},
 };
 
 /// The journal of a chain: writes its blocks and records to a store, and restores the chain from it.
@@ -69,26 +67,14 @@ impl Journal {
             for block in &blocks {
                 write_block(transaction, block)?;
             }
-            let (mut accounts, mut slots) = (transaction.open_table(ACCOUNTS)?, transaction.open_table(SLOTS)?);
-            let mut codes = transaction.open_table(CODES)?;
+            let mut codes = CodesByHash::default();
             // Sorted like the tables, because sorted inserts are faster.
-            let mut all: Vec<_> = world.local().into_iter().flat_map(LocalWorld::accounts).collect();
-            all.sort_unstable_by_key(|(address, _)| **address);
-            for (address, account) in all {
-                accounts.insert(address.0.0, encode(&StoredAccount::from(&account.info())).as_slice())?;
-                if account.code.hash != KECCAK256_EMPTY {
-                    codes.insert(account.code.hash.0, account.code.bytecode.original_byte_slice())?;
-                }
-                let mut each: Vec<_> = account.slots().collect();
-                each.sort_unstable();
-                for (key, value) in each {
-                    slots.insert((address.0.0, key.to_be_bytes()), value.to_be_bytes())?;
-                }
-            }
+            let accounts = world.local().map(|world| codes.all_accounts(world)).unwrap_or_default();
+            BaseState::open(transaction)?.apply(accounts)?;
+            write_codes(transaction, &codes)?;
             let mut table = transaction.open_table(ABOUT)?;
-            identity.write(&mut table)?;
-            write_base(&mut table, base)?;
-            drop(table);
+            write_about(&mut table, CHAIN, &identity)?;
+            write_about(&mut table, BASE, &base)?;
             transaction.open_table(RECORDS)?;
             Ok(())
         })?;

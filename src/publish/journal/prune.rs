@@ -5,7 +5,7 @@ use redb::{ReadableTable, WriteTransaction};
 use super::{
     Journal,
     base::read_base,
-    progress::Progress,
+    progress::bar,
     tables::{ABOUT, BODIES, HEADERS, RECORDS},
 };
 use crate::{
@@ -26,7 +26,7 @@ pub fn prune(transaction: &WriteTransaction, oldest: u64, most: usize) -> Result
         let Some(number) = oldest_body(&headers, &bodies)?.filter(|number| *number < end) else { break };
         let stored = headers.get(number)?.map(|bytes| decode::<StoredHeader>(bytes.value())).transpose()?;
         let stored = stored.ok_or_else(|| corrupted(format!("block {number} has no header")))?;
-        headers.insert(number, encode(&StoredHeader::pruned(stored.read().0)).as_slice())?;
+        headers.insert(number, encode(&StoredHeader { hashes: Vec::new(), ..stored }).as_slice())?;
         bodies.remove(number)?;
     }
     Ok(())
@@ -53,7 +53,7 @@ fn head(records: &impl ReadableTable<u64, &'static [u8]>) -> Result<Option<u64>,
 
 impl Journal {
     /// Prunes all but the newest `kept` blocks, which may be many if the bound was lowered since the last start. Works
-    /// in steps, each of which leaves a store that opens, and shows a progress bar if it takes long.
+    /// in steps, each of which leaves a store that opens, under a progress bar.
     ///
     /// # Errors
     ///
@@ -69,9 +69,9 @@ impl Journal {
             })
         };
         let Some(all) = range()? else { return Ok(()) };
-        let progress = Progress::new(all.end - all.start, "pruning blocks");
+        let bar = bar(all.end - all.start, "pruning blocks");
         while let Some(left) = range()? {
-            progress.at(left.start - all.start);
+            bar.set_position(left.start - all.start);
             self.store.write_now(move |transaction| prune(transaction, left.end, MAX_PER_COMMIT))?;
         }
         tracing::info!(blocks = all.end - all.start, "old blocks were pruned");

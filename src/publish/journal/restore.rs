@@ -122,7 +122,7 @@ impl<'a> JournalReader<'a> {
         let oldest = (head + 1).saturating_sub(BlockHashes::DEPTH as u64);
         for row in self.transaction.open_table(HEADERS)?.range(oldest..=head)? {
             let (number, bytes) = row?;
-            hashes.push(number.value(), decode::<StoredHeader>(bytes.value())?.read().0.hash_slow());
+            hashes.push(number.value(), decode::<StoredHeader>(bytes.value())?.header.hash_slow());
         }
         Ok(hashes)
     }
@@ -137,7 +137,7 @@ impl<'a> JournalReader<'a> {
         let mut blocks: Vec<Listed> = Vec::new();
         let genesis = headers.iter()?.take(1);
         for row in bar.wrap_iter(genesis.chain(headers.range(oldest..)?)) {
-            let (header, hashes) = decode::<StoredHeader>(row?.1.value())?.read();
+            let StoredHeader { header, hashes } = decode(row?.1.value())?;
             let block = Arc::new(SealedBlock::kept(header, self.keeper.clone()));
             // The blocks right after genesis may be pruned.
             let parent =

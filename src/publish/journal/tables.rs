@@ -2,8 +2,8 @@
 
 use alloy_genesis::ChainConfig;
 use alloy_primitives::B256;
-use redb::{TableDefinition, WriteTransaction};
-use serde::{Deserialize, Serialize};
+use redb::{ReadableTable, Table, TableDefinition, WriteTransaction};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
     chain::{SealedBlock, TradingWorld},
@@ -19,6 +19,10 @@ pub const LAYOUT: u32 = 2;
 
 /// The description of the chain, and its base.
 pub const ABOUT: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("about");
+/// The row of the description.
+pub const CHAIN: &str = "chain";
+/// The row of the base.
+pub const BASE: &str = "base";
 /// Headers by block number up to the base, each with the hashes of the block's transactions unless the block was pruned.
 pub const HEADERS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("headers");
 /// The numbers of the same blocks, by hash.
@@ -75,24 +79,28 @@ impl ChainIdentity {
     ///
     /// Returns the errors of [`Store::read`].
     pub fn read(store: &Store) -> Result<Option<Self>, StoreError> {
-        store.read(|transaction| {
-            let Some(table) = open_if_there(transaction, ABOUT)? else { return Ok(None) };
-            let Some(text) = table.get("chain")? else { return Ok(None) };
-            let unreadable = |error: serde_json::Error| corrupted(format!("the row about.chain is malformed: {error}"));
-            serde_json::from_slice(text.value()).map(Some).map_err(unreadable)
-        })
+        store.read(|transaction| open_if_there(transaction, ABOUT)?.map_or(Ok(None), |table| read_about(&table, CHAIN)))
     }
+}
 
-    /// Writes the description.
-    ///
-    /// # Errors
-    ///
-    /// Returns redb's error if the row cannot be written.
-    pub fn write(&self, table: &mut redb::Table<'_, &str, &[u8]>) -> Result<(), redb::Error> {
-        let text = serde_json::to_vec(self).map_err(|error| corrupted(error.to_string()))?;
-        table.insert("chain", text.as_slice())?;
-        Ok(())
-    }
+/// Returns a row of the table about the chain, if it is there.
+///
+/// # Errors
+///
+/// Returns [`redb::Error::Corrupted`] if the row is malformed.
+pub fn read_about<T: DeserializeOwned>(
+    table: &impl ReadableTable<&'static str, &'static [u8]>,
+    row: &str,
+) -> Result<Option<T>, redb::Error> {
+    let malformed = |error| corrupted(format!("the row about.{row} is malformed: {error}"));
+    table.get(row)?.map(|text| serde_json::from_slice(text.value()).map_err(malformed)).transpose()
+}
+
+/// Writes a row of the table about the chain.
+pub fn write_about(table: &mut Table<'_, &str, &[u8]>, row: &str, value: &impl Serialize) -> Result<(), redb::Error> {
+    let text = serde_json::to_vec(value).map_err(|error| corrupted(error.to_string()))?;
+    table.insert(row, text.as_slice())?;
+    Ok(())
 }
 
 /// Writes a block's header, and its body if it is known.
@@ -124,10 +132,16 @@ pub fn write_record(
     entry: &Entry,
     codes: &CodesByHash,
 ) -> Result<(), redb::Error> {
+    write_codes(transaction, codes)?;
+    transaction.open_table(RECORDS)?.insert(id.0, entry.write().as_ref())?;
+    Ok(())
+}
+
+/// Writes codes under their hashes.
+pub fn write_codes(transaction: &WriteTransaction, codes: &CodesByHash) -> Result<(), redb::Error> {
     let mut table = transaction.open_table(CODES)?;
     for code in codes.0.values() {
         table.insert(code.hash.0, code.bytecode.original_byte_slice())?;
     }
-    transaction.open_table(RECORDS)?.insert(id.0, entry.write().as_ref())?;
     Ok(())
 }

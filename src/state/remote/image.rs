@@ -15,19 +15,19 @@ pub struct RemoteImage {
     /// The block's hash.
     pub hash: B256,
     /// Hashes of blocks before it.
-    pub hashes: Vec<ImageHash>,
+    pub hashes: Vec<NumberedHash>,
     /// Bytecode, each once.
     pub codes: Vec<Bytes>,
     /// Accounts.
     pub accounts: Vec<ImageAccount>,
 }
 
-/// The hash of an ancestor.
+/// The hash of a block.
 #[derive(Clone, Debug, Default, PartialEq, Eq, RlpEncodable, RlpDecodable)]
-pub struct ImageHash {
-    /// The ancestor's number.
+pub struct NumberedHash {
+    /// The block's number.
     pub number: u64,
-    /// The ancestor's hash.
+    /// The block's hash.
     pub hash: B256,
 }
 
@@ -45,16 +45,25 @@ pub struct ImageAccount {
     /// The index of the code in the list, counted from 1; 0 if the account has no code.
     pub code: u64,
     /// The known slots.
-    pub slots: Vec<ImageSlot>,
+    pub slots: Vec<StoredSlot>,
 }
 
 /// A storage slot.
-#[derive(Clone, Debug, Default, PartialEq, Eq, RlpEncodable, RlpDecodable)]
-pub struct ImageSlot {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, RlpEncodable, RlpDecodable)]
+pub struct StoredSlot {
     /// The slot's key.
-    pub slot: U256,
+    pub key: U256,
     /// The slot's value.
     pub value: U256,
+}
+
+impl StoredSlot {
+    /// Returns slots in the order of their keys.
+    pub fn sorted<'a>(slots: impl Iterator<Item = (&'a U256, &'a U256)>) -> Vec<Self> {
+        let mut slots: Vec<Self> = slots.map(|(key, value)| Self { key: *key, value: *value }).collect();
+        slots.sort_unstable_by_key(|slot| slot.key);
+        slots
+    }
 }
 
 impl RemoteImage {
@@ -71,12 +80,13 @@ impl RemoteImage {
     /// Returns the values in it.
     pub fn into_values(self, codes: &CodeCache) -> impl Iterator<Item = Fetched> {
         let code_list: Vec<_> = self.codes.into_iter().map(|code| codes.chain(code)).collect();
-        let hashes = self.hashes.into_iter().map(|ImageHash { number, hash }| Fetched::BlockHash { number, hash });
+        let hashes = self.hashes.into_iter().map(|NumberedHash { number, hash }| Fetched::BlockHash { number, hash });
         let accounts = self.accounts.into_iter().flat_map(move |account| {
             let ImageAccount { address, is_known, balance, nonce, code, slots } = account;
             let code = usize::try_from(code).ok().and_then(|index| code_list.get(index.checked_sub(1)?)).cloned();
             let fields = is_known.then(|| Fetched::Account { address, balance, nonce, code: code.unwrap_or_default() });
-            let slots = slots.into_iter().map(move |ImageSlot { slot, value }| Fetched::Slot { address, slot, value });
+            let slots =
+                slots.into_iter().map(move |StoredSlot { key: slot, value }| Fetched::Slot { address, slot, value });
             fields.into_iter().chain(slots)
         });
         hashes.chain(accounts)
@@ -102,7 +112,7 @@ impl RemoteView {
             let info = known.info.value.at(block, since);
             let slots = known.slots.iter().filter_map(|(slot, versions)| {
                 let value = *versions.value.at(block, since)?;
-                Some(ImageSlot { slot: *slot, value })
+                Some(StoredSlot { key: *slot, value })
             });
             let mut account = ImageAccount { address: *entry.key(), slots: slots.collect(), ..ImageAccount::default() };
             account.is_known = info.is_some();
@@ -121,7 +131,7 @@ impl RemoteView {
             .hashes
             .iter()
             .filter(|entry| *entry.key() < block)
-            .map(|entry| ImageHash { number: *entry.key(), hash: *entry.value() })
+            .map(|entry| NumberedHash { number: *entry.key(), hash: *entry.value() })
             .collect();
         // Values read after the block was removed may belong to another branch.
         if self.is_abandoned() { RemoteImage::of(self) } else { image }
@@ -146,11 +156,11 @@ impl RemoteView {
                 }
                 Miss::Slot(address, slot) => {
                     let Some(value) = self.slot(&address, &slot) else { continue };
-                    let slots = vec![ImageSlot { slot, value }];
+                    let slots = vec![StoredSlot { key: slot, value }];
                     image.accounts.push(ImageAccount { address, slots, ..ImageAccount::default() });
                 }
                 Miss::BlockHash(number) => {
-                    let hash = self.block_hash(number).map(|hash| ImageHash { number, hash });
+                    let hash = self.block_hash(number).map(|hash| NumberedHash { number, hash });
                     image.hashes.extend(hash);
                 }
             }

@@ -20,6 +20,6 @@ pub use cache::{RemoteSettings, RemoteState, RemoteView};
 pub(crate) use cell::Cell;
 pub use fetched::Fetched;
 pub use hold::Held;
-pub use image::RemoteImage;
+pub use image::{NumberedHash, RemoteImage, StoredSlot};
 pub use miss::Miss;
 pub use misses::Missed;
