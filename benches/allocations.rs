@@ -7,18 +7,17 @@ mod world;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    ffi::OsString,
     fmt,
     io::{Read, Write},
     net::TcpStream,
-    path::{Path, PathBuf},
+    path::PathBuf,
 };
 
 use dhat::{HeapStats, Profiler};
-use presim::{Config, Node, testing::state::Overlay};
+use presim::{Node, testing::state::Overlay};
 use serde::Deserialize;
 
-use crate::world::{BODIES, BodiesChain, Body, bodies};
+use crate::world::{BodiesChain, Body, bodies};
 
 #[global_allocator]
 static ALLOCATOR: dhat::Alloc = dhat::Alloc;
@@ -34,13 +33,8 @@ fn main() {
     if std::env::args().any(|argument| argument == "--test" || argument == "--list") {
         return;
     }
-    let Some(chain) = BodiesChain::load() else { return };
-    let genesis = Path::new(BODIES).join("genesis.json").into_os_string();
-    let flags = ["presim", "--listen", "127.0.0.1:0", "--log", "error", "--prefix-cache-mb", "0", "--genesis"]
-        .map(OsString::from);
-    let config = Config::load(flags.into_iter().chain([genesis])).expect("the flags are right");
-    let node = Node::start(config).expect("the node starts");
-    let mut client = Client::connect(&node);
+    let Some(chain) = BodiesChain::start(&[]) else { return };
+    let mut client = Client::connect(&chain.node);
 
     let mut table = Vec::new();
     for name in WORKLOADS.iter().filter(|name| arguments.is_empty() || arguments.iter().any(|one| one == *name)) {

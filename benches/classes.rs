@@ -32,7 +32,7 @@ use crate::world::{
     bare::Request,
     client::{connect, exchange, post},
     median, parse_body,
-    process::{NodeProcess, is_node},
+    process::NodeProcess,
 };
 
 #[global_allocator]
@@ -86,11 +86,8 @@ struct ClassRow {
 }
 
 fn main() {
-    if is_node() {
-        return;
-    }
     let options = Options::parse();
-    let Some(chain) = BodiesChain::load() else { return };
+    let Some(chain) = BodiesChain::start(&[]) else { return };
     if options.test {
         return;
     }
@@ -121,11 +118,8 @@ fn main() {
         "{:15}{:>10}{:>10}{:>24}{:>24}{:>24}",
         "", "presim/s", "anvil/s", "ratio to anvil", "nothing shared", "ratio to bare revm"
     );
-    let servers: Vec<SocketAddr> = [&presim, &alone]
-        .iter()
-        .map(|node| node.listen.parse().expect("an address"))
-        .chain(anvil.as_ref().map(|anvil| anvil.address))
-        .collect();
+    let servers: Vec<SocketAddr> =
+        [&presim, &alone].iter().map(|node| node.listen).chain(anvil.as_ref().map(|anvil| anvil.address)).collect();
     let rows: Vec<ClassRow> = classes
         .iter()
         .map(|class| {

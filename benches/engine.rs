@@ -6,15 +6,12 @@
 
 mod world;
 
-use std::{
-    hint::black_box,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput};
-use presim::testing::{engine::Simulation, state::Overlay};
+use presim::testing::state::Overlay;
 
-use crate::world::{BodiesChain, bare::Request, bodies, median};
+use crate::world::{BodiesChain, bare::Request, bodies, median, meter};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -24,7 +21,7 @@ const WORKLOADS: [&str; 4] = ["sim_swap", "sim_sandwich", "sim_multi", "sim_big"
 const TARGET: f64 = 1.25;
 
 fn main() {
-    let Some(chain) = BodiesChain::load() else { return };
+    let Some(chain) = BodiesChain::start(&[]) else { return };
     let mut criterion = Criterion::default()
         .sample_size(15)
         .warm_up_time(Duration::from_millis(300))
@@ -69,8 +66,7 @@ fn bench(criterion: &mut Criterion, name: &str, chain: &BodiesChain, requests: &
     group.throughput(Throughput::Elements(calls as u64));
     let mut overlay = Overlay::of_thread();
     group.bench_function("engine", |bencher| {
-        bencher
-            .iter(|| requests.iter().for_each(|request| drop(black_box(chain.simulate(&request.sim, &mut overlay)))));
+        bencher.iter(|| requests.iter().for_each(|request| chain.simulate(&request.sim, &mut overlay, meter())));
     });
     group.bench_function("bare_revm", |bencher| {
         bencher.iter(|| requests.iter().for_each(|request| chain.bare::<false>(request, |_| {})));
@@ -87,17 +83,21 @@ const ROUNDS: usize = 9;
 /// Returns the seconds per request of: engine, bare revm, bare revm with system calls, answer, engine without traced
 /// transfers. Each round runs all of them in turn, so that disturbances of the machine affect all alike.
 fn interleaved(chain: &BodiesChain, requests: &[Request]) -> [f64; 5] {
-    let untraced: Vec<Simulation> =
-        requests.iter().map(|request| Simulation { trace_transfers: false, ..request.sim.clone() }).collect();
+    let untraced = requests.iter().map(|request| {
+        let mut sim = request.sim.clone();
+        sim.trace_transfers = false;
+        sim
+    });
+    let untraced: Vec<_> = untraced.collect();
     let (mut overlay, mut out) = (Overlay::of_thread(), Vec::new());
     let mut rounds: [Vec<f64>; 5] = Default::default();
     for _ in 0..ROUNDS {
         let times = [
-            time(requests, |request| drop(black_box(chain.simulate(&request.sim, &mut overlay)))),
+            time(requests, |request| chain.simulate(&request.sim, &mut overlay, meter())),
             time(requests, |request| chain.bare::<false>(request, |_| {})),
             time(requests, |request| chain.bare::<true>(request, |_| {})),
             time(requests, |request| chain.answer(&request.body, &mut overlay, &mut out)),
-            time(&untraced, |sim| drop(black_box(chain.simulate(sim, &mut overlay)))),
+            time(&untraced, |sim| chain.simulate(sim, &mut overlay, meter())),
         ];
         rounds.iter_mut().zip(times).for_each(|(all, time)| all.push(time));
     }

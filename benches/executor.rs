@@ -23,9 +23,8 @@ use futures::future::join_all;
 use presim::testing::{
     engine::Outputs,
     meter::Meter,
-    scheduler::{ClientShare, Executor, ExecutorConfig, LaneName, LocalState, RunTarget, Task, TaskName},
+    scheduler::{ClientShare, LaneName, RunTarget, Task},
     state::Overlay,
-    telemetry::Metrics,
 };
 use tokio::runtime::Runtime;
 
@@ -47,30 +46,30 @@ const TARGET: f64 = 0.9;
 const SCALING: f64 = 1.8;
 
 fn main() {
-    let metrics = Metrics::default();
-    let executor = start(WORKERS, &metrics);
+    let Some(chain) = start("2") else { return };
     let runtime = Runtime::new().expect("threads");
-    hop(&executor, &runtime);
+    hop(&chain, &runtime);
     if std::env::args().any(|arg| ["--test", "--list", "--profile-time"].contains(&arg.as_str())) {
         return;
     }
-    if let Some(chain) = BodiesChain::load().map(Arc::new) {
-        against_bare(&executor, &runtime, &chain);
-        scaling(&executor, &runtime, &chain);
-    }
+    against_bare(&runtime, &chain);
+    scaling(&runtime, &chain);
 }
 
-/// Starts an executor that rejects nothing.
-fn start(workers: usize, metrics: &Metrics) -> Executor {
-    let config = ExecutorConfig {
-        workers,
-        queue_short: 1 << 16,
-        queue_bundle: 1 << 16,
-        queue_wait: Duration::from_secs(60),
-        overload_wait: 100,
-        deadline: Duration::from_secs(60),
-    };
-    Executor::start(config, metrics).expect("threads")
+/// Starts a node whose executor rejects nothing.
+fn start(workers: &str) -> Option<Arc<BodiesChain>> {
+    let queues = ["--queue-short", "65536", "--queue-bundle", "65536", "--queue-wait-ms", "60000"];
+    let bounds = ["--overload-wait", "100", "--deadline-ms", "60000", "--workers", workers];
+    BodiesChain::start(&[queues, bounds].concat()).map(Arc::new)
+}
+
+/// Runs work on the executor of a node.
+async fn submit<W>(chain: &BodiesChain, client: &Arc<ClientShare>, target: RunTarget, work: W) -> bool
+where
+    W: Fn(&mut Overlay, Meter) + Send + Sync + 'static,
+{
+    let host = &chain.node.runner().host;
+    host.executor.submit(Work { target, work }, host.executor.ticket(client), host.source.as_ref()).await.is_ok()
 }
 
 /// A job for the executor.
@@ -82,7 +81,7 @@ struct Work<F> {
 impl<F: Fn(&mut Overlay, Meter) + Send + Sync + 'static> Task for Work<F> {
     type Answer = ();
 
-    fn name(&self) -> TaskName {
+    fn name(&self) -> &'static &'static str {
         &"the benchmark"
     }
 
@@ -95,7 +94,7 @@ impl<F: Fn(&mut Overlay, Meter) + Send + Sync + 'static> Task for Work<F> {
     }
 }
 
-fn hop(executor: &Executor, runtime: &Runtime) {
+fn hop(chain: &Arc<BodiesChain>, runtime: &Runtime) {
     let mut criterion = Criterion::default()
         .sample_size(20)
         .warm_up_time(Duration::from_millis(500))
@@ -107,9 +106,9 @@ fn hop(executor: &Executor, runtime: &Runtime) {
             group.throughput(Throughput::Elements(at_once as u64));
             group.bench_function(format!("{lane}_{at_once}_at_once"), |bencher| {
                 bencher.iter_custom(|rounds| {
-                    let executor = executor.clone();
+                    let chain = chain.clone();
                     runtime
-                        .block_on(async { tokio::spawn(empty_jobs(executor, lane, at_once, rounds)).await })
+                        .block_on(async { tokio::spawn(empty_jobs(chain, lane, at_once, rounds)).await })
                         .expect("no panic")
                 });
             });
@@ -119,34 +118,28 @@ fn hop(executor: &Executor, runtime: &Runtime) {
     group.bench_function("in_place", |bencher| {
         let flow = ClientShare::new();
         let work = |overlay: &mut Overlay, _| black_box(overlay).log_numbers.restart();
-        bencher.iter(|| {
-            runtime.block_on(executor.submit(
-                Work { target: RunTarget::Inline, work },
-                executor.ticket(&flow),
-                &LocalState,
-            ))
-        })
+        bencher.iter(|| runtime.block_on(submit(chain, &flow, RunTarget::Inline, work)));
     });
     group.finish();
     criterion.final_summary();
 }
 
 /// Returns the time of `rounds` rounds. Each round submits `at_once` empty jobs and waits for their answers.
-async fn empty_jobs(executor: Executor, lane: LaneName, at_once: usize, rounds: u64) -> Duration {
+async fn empty_jobs(chain: Arc<BodiesChain>, lane: LaneName, at_once: usize, rounds: u64) -> Duration {
     let (start, flow) = (Instant::now(), ClientShare::new());
     for _ in 0..rounds {
         let jobs = (0..at_once).map(|_| {
             let work = |overlay: &mut Overlay, _| {
                 black_box(overlay);
             };
-            executor.submit(Work { target: RunTarget::On(lane), work }, executor.ticket(&flow), &LocalState)
+            submit(&chain, &flow, RunTarget::On(lane), work)
         });
-        assert!(join_all(jobs).await.iter().all(Result::is_ok), "an empty job runs");
+        assert!(join_all(jobs).await.into_iter().all(|is_done| is_done), "an empty job runs");
     }
     start.elapsed()
 }
 
-fn against_bare(executor: &Executor, runtime: &Runtime, chain: &Arc<BodiesChain>) {
+fn against_bare(runtime: &Runtime, chain: &Arc<BodiesChain>) {
     println!(
         "\n{WORKERS} workers beside {WORKERS} threads of bare revm, {ROUNDS} interleaved rounds; ratios of throughput"
     );
@@ -179,7 +172,7 @@ fn against_bare(executor: &Executor, runtime: &Runtime, chain: &Arc<BodiesChain>
         let count = (count * WORKERS).next_multiple_of(requests.len() * WORKERS);
         let (mut ours, mut bare) = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
-            ours.push(through_executor(executor, runtime, chain, &requests, count));
+            ours.push(through_executor(runtime, chain, &requests, count));
             bare.push(on_threads(WORKERS, chain, &requests, count));
         }
         let mut ratios: Vec<f64> = ours.iter().zip(&bare).map(|(ours, bare)| bare / ours).collect();
@@ -198,16 +191,16 @@ fn against_bare(executor: &Executor, runtime: &Runtime, chain: &Arc<BodiesChain>
 }
 
 /// Compares the throughput of two workers with one, and of two threads of bare revm, which share nothing, with one.
-fn scaling(two: &Executor, runtime: &Runtime, chain: &Arc<BodiesChain>) {
+fn scaling(runtime: &Runtime, chain: &Arc<BodiesChain>) {
     let Some(bodies) = bodies("sim_big") else { return };
     let requests: Arc<[Request]> = bodies.into_iter().map(|body| Request::new(chain, body)).collect();
-    let one = start(1, &Metrics::default());
+    let one = start("1").expect("its genesis is there");
     // Enough requests that the worker which ends last has little effect.
     let count = 8 * AT_ONCE;
     let (mut ours, mut bare) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
-        let both = through_executor(two, runtime, chain, &requests, count);
-        ours.push(through_executor(&one, runtime, chain, &requests, count) / both);
+        let both = through_executor(runtime, chain, &requests, count);
+        ours.push(through_executor(runtime, &one, &requests, count) / both);
         let both = on_threads(2, chain, &requests, count);
         bare.push(on_threads(1, chain, &requests, count) / both);
     }
@@ -222,24 +215,17 @@ fn scaling(two: &Executor, runtime: &Runtime, chain: &Arc<BodiesChain>) {
 }
 
 /// Runs `count` requests through the bundle lane, all queued at once. Returns the seconds taken.
-fn through_executor(
-    executor: &Executor,
-    runtime: &Runtime,
-    chain: &Arc<BodiesChain>,
-    requests: &Arc<[Request]>,
-    count: usize,
-) -> f64 {
+fn through_executor(runtime: &Runtime, chain: &Arc<BodiesChain>, requests: &Arc<[Request]>, count: usize) -> f64 {
     let (start, flow) = (Instant::now(), ClientShare::new());
     let jobs = (0..count).map(|number| {
-        let (chain, requests) = (chain.clone(), requests.clone());
+        let (own, requests) = (chain.clone(), requests.clone());
         let work = move |overlay: &mut Overlay, meter| {
-            let request = &requests[number % requests.len()];
-            drop(black_box(chain.simulate_within(&request.sim, overlay, meter)));
+            own.simulate(&requests[number % requests.len()].sim, overlay, meter);
         };
-        executor.submit(Work { target: RunTarget::On(LaneName::Bundle), work }, executor.ticket(&flow), &LocalState)
+        submit(chain, &flow, RunTarget::On(LaneName::Bundle), work)
     });
     let done = runtime.block_on(join_all(jobs));
-    assert!(done.iter().all(Result::is_ok), "a request runs");
+    assert!(done.into_iter().all(|is_done| is_done), "a request runs");
     start.elapsed().as_secs_f64()
 }
 

@@ -4,13 +4,13 @@
 //! `cargo bench --bench history -- run` takes ten minutes, `-- --hour` an hour. `-- --seconds N` is a short look whose
 //! verdict means little. Without one of these arguments, nothing runs.
 
+#[path = "world/process.rs"]
+mod process;
+
 use std::{
     fmt::Write as _,
     fs,
-    io::{BufRead, BufReader},
-    net::TcpListener,
     path::Path,
-    process::{Child, Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -52,12 +52,13 @@ fn sample(seconds: u64) -> Vec<Sample> {
     let folder = tempfile::tempdir().expect("a directory");
     // The node creates the directory, with access for its own user only.
     let dir = folder.path().join("data");
-    let node = Node::start(&dir);
+    let data = ["--data-dir", dir.to_str().expect("the path is UTF-8")];
+    let node = process::NodeProcess::start(&[&data, &FLAGS[..]].concat());
     let (began, mut samples) = (Instant::now(), Vec::new());
     for second in 1..=seconds {
         thread::sleep(Duration::from_secs(second).saturating_sub(began.elapsed()));
         let file = fs::metadata(dir.join("presim.redb")).expect("it has a store").len() as f64;
-        let sample = Sample { seconds: began.elapsed().as_secs_f64(), memory: node.resident(), file };
+        let sample = Sample { seconds: began.elapsed().as_secs_f64(), memory: node.resident() as f64, file };
         if second % (seconds / 20).max(1) == 0 {
             println!("  {second:>5} of {seconds} s: memory {:.1} MiB, file {:.1} MiB", mib(sample.memory), mib(file));
         }
@@ -131,43 +132,4 @@ fn plot(samples: &[Sample]) -> String {
         }
     }
     svg + "</svg>\n"
-}
-
-/// A node that runs until it is dropped.
-struct Node(Child);
-
-impl Node {
-    fn start(dir: &Path) -> Self {
-        let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port");
-        let mut child = Command::new(env!("CARGO_BIN_EXE_presim"))
-            .args(["--log", "warn", "--listen", &port.to_string(), "--data-dir"])
-            .arg(dir)
-            .args(FLAGS)
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the node starts");
-        // The node prints its banner once it answers requests.
-        let mut output = BufReader::new(child.stdout.take().expect("it is piped"));
-        let mut line = String::new();
-        while !line.contains("curl ") {
-            line.clear();
-            assert!(output.read_line(&mut line).expect("its banner") > 0, "the node has ended");
-        }
-        thread::spawn(move || std::io::copy(&mut output, &mut std::io::sink()));
-        Self(child)
-    }
-
-    /// Returns the node's resident memory in bytes.
-    fn resident(&self) -> f64 {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.0.id())).expect("Linux, and it runs");
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("it is there");
-        line.trim().trim_end_matches(" kB").trim().parse::<f64>().expect("a number") * 1024.
-    }
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }

@@ -18,18 +18,13 @@ use std::{
 };
 
 use presim::testing::{
-    engine::{Beginnings, Engine, Outputs, Simulation},
+    engine::{Beginnings, Outputs},
+    rpc::dialect::PRESIM,
     state::Overlay,
-    telemetry::Metrics,
 };
 use serde_json::{Value, json};
 
-use crate::world::{
-    BODIES, BodiesChain,
-    bare::Request,
-    bodies, median, meter,
-    process::{NodeProcess, is_node},
-};
+use crate::world::{BODIES, BodiesChain, bare::Request, bodies, median, meter, parse_body, process::NodeProcess};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -40,10 +35,10 @@ const ROUNDS: usize = 9;
 const TURN: Duration = Duration::from_millis(400);
 
 fn main() {
-    if is_node() || env::args().any(|arg| arg == "--test" || arg == "--list") {
+    if env::args().any(|arg| arg == "--test" || arg == "--list") {
         return;
     }
-    let Some(chain) = BodiesChain::load() else { return };
+    let Some(chain) = BodiesChain::start(&[]) else { return };
     let genesis = Path::new(BODIES).join("genesis.json");
     let node = |cache: &str| {
         let flags = ["--genesis", genesis.to_str().expect("a path"), "--feed", "static", "--prefix-cache-mb", cache];
@@ -191,7 +186,7 @@ fn throughput((node, requests): (&NodeProcess, &[Vec<u8>])) -> f64 {
     thread::scope(|scope| {
         for _ in 0..CONNECTIONS {
             scope.spawn(|| {
-                let mut stream = TcpStream::connect(&node.listen).expect("it connects");
+                let mut stream = TcpStream::connect(node.listen).expect("it connects");
                 stream.set_nodelay(true).expect("a socket");
                 let mut answer = Vec::new();
                 while start.elapsed() < TURN {
@@ -229,33 +224,30 @@ fn read(stream: &mut TcpStream, answer: &mut Vec<u8>) {
 
 /// Compares requests that share a beginning with the same ones alone, without HTTP.
 fn in_process(chain: &BodiesChain, requests: &[Value]) {
-    let simulations: Vec<Simulation> = requests
-        .iter()
-        .map(|request| {
-            let method = presim::testing::rpc::table::by_name("eth_simulateV1").expect("a method");
-            let mut params = request["params"].clone();
-            params[0].as_object_mut().expect("a payload").remove("outputs");
-            for call in params[0]["blockStateCalls"][0]["calls"].as_array_mut().expect("calls") {
-                call.as_object_mut().expect("a call").entry("data").or_insert(json!("0x"));
-            }
-            let params = serde_json::value::to_raw_value(&params).expect("JSON");
-            let body = world::Body { text: request.to_string(), method, params };
-            Simulation { outputs: Outputs::STATUS | Outputs::GAS_USED, ..Request::new(chain, body).sim }
-        })
-        .collect();
-    let metrics = Metrics::default();
-    let mut overlay = Overlay::of_thread();
+    let simulations = requests.iter().map(|request| {
+        let mut params = request["params"].clone();
+        params[0].as_object_mut().expect("a payload").remove("outputs");
+        for call in params[0]["blockStateCalls"][0]["calls"].as_array_mut().expect("calls") {
+            call.as_object_mut().expect("a call").entry("data").or_insert(json!("0x"));
+        }
+        let simulate = json!({ "method": "eth_simulateV1", "params": params });
+        let mut sim = Request::new(chain, parse_body(&simulate.to_string())).sim;
+        sim.outputs = Outputs::STATUS | Outputs::GAS_USED;
+        sim
+    });
+    let simulations: Vec<_> = simulations.collect();
+    let (backend, snapshot) = (&chain.node.runner().backend, chain.node.snapshots().newest());
+    let (rules, mut overlay) = (backend.rules(&PRESIM), Overlay::of_thread());
     let mut time = |bytes: usize| {
         let start = Instant::now();
         let mut runs = 0;
         while runs == 0 || start.elapsed() < TURN {
             // A snapshot of its own has no beginnings yet.
-            let beginnings = Beginnings::new(bytes, &metrics);
+            let beginnings = Beginnings::new(bytes, chain.node.metrics());
             for simulation in &simulations {
-                overlay.reset(chain.snapshot.world.clone(), chain.snapshot.hashes.clone(), meter());
-                let presim::testing::rpc::Backend { spec, codes, .. } = &chain.backend;
-                let mut engine = Engine { spec, rules: &chain.rules, codes, overlay: &mut overlay };
-                let done = beginnings.simulate(&mut engine, None, &chain.snapshot, simulation).expect("it runs");
+                overlay.reset(snapshot.world.clone(), snapshot.hashes.clone(), meter());
+                let mut engine = backend.engine(&rules, &mut overlay);
+                let done = beginnings.simulate(&mut engine, None, &snapshot, simulation).expect("it runs");
                 std::hint::black_box(done);
             }
             runs += 1;

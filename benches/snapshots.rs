@@ -9,13 +9,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use alloy_consensus::Header;
 use alloy_primitives::{Address, U256, keccak256};
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput};
-use presim::testing::{
-    chain::{BlockBody, BlockHashes, SealedBlock},
-    ledger::{FeedState, Record, Retention, Snapshot, Snapshots},
-    state::{Account, AccountChange, LocalWorld},
+use presim::{
+    Config, Node,
+    testing::{
+        ledger::{Record, Snapshot},
+        state::{AccountChange, LocalWorld},
+    },
 };
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use revm::state::AccountInfo;
@@ -35,21 +36,25 @@ fn main() {
         .warm_up_time(Duration::from_millis(500))
         .measurement_time(Duration::from_secs(2))
         .configure_from_args();
-    take(&mut criterion);
+    // Nothing but the bench publishes, and the node keeps its default number of snapshots.
+    let flags = ["presim", "--listen", "127.0.0.1:0", "--log", "warn", "--feed", "static"];
+    let node = Node::start(Config::load(flags.map(Into::into)).expect("the flags are right")).expect("it starts");
+    take(&mut criterion, &node);
     for size in SIZES {
         let world = build(size);
         for shape in Shape::ALL {
             memory(size, &world, shape);
         }
-        publish(&mut criterion, size, &world);
+        publish(&mut criterion, &node, size, &world);
         seal(&mut criterion, size, &world);
     }
     criterion.final_summary();
 }
 
 /// Takes a snapshot while another thread publishes one every 200 µs.
-fn take(criterion: &mut Criterion) {
-    let snapshots = Arc::new(cell(build(1_000)));
+fn take(criterion: &mut Criterion, node: &Node) {
+    let snapshots = node.snapshots();
+    snapshots.apply(Record::SubBlock(after(&snapshots.newest(), |world| *world = build(1_000)))).expect("it fits");
     let done = Arc::new(AtomicBool::new(false));
     let publisher = std::thread::spawn({
         let (snapshots, done) = (snapshots.clone(), done.clone());
@@ -76,11 +81,13 @@ fn take(criterion: &mut Criterion) {
 
 /// Publishes a sub-block's changes: from the world before them to the new snapshot in readers' hands, with the oldest
 /// snapshot evicted. The target is 5 ms, and at most twice the time at a hundred times the size.
-fn publish(criterion: &mut Criterion, size: u64, world: &LocalWorld) {
+fn publish(criterion: &mut Criterion, node: &Node, size: u64, world: &LocalWorld) {
     let mut group = criterion.benchmark_group("publish");
     group.throughput(Throughput::Elements(CHANGED));
     for shape in Shape::ALL {
-        let snapshots = cell(world.clone());
+        let snapshots = node.snapshots();
+        let begin = after(&snapshots.newest(), |now| *now = world.clone());
+        snapshots.apply(Record::SubBlock(begin)).expect("it fits");
         let mut random = SmallRng::seed_from_u64(1);
         let publish = |changes: Vec<AccountChange>| {
             snapshots
@@ -185,11 +192,8 @@ fn build(size: u64) -> LocalWorld {
     let start = Instant::now();
     let mut world = LocalWorld::default();
     for number in 0..size {
-        let mut account = Account::default();
-        (account.balance, account.nonce) = (U256::from(1), 1);
         let slots = if number == 0 { CHANGED } else { u64::from(number <= CHANGED) };
-        (0..slots).for_each(|slot| account.set_slot(U256::from(slot), U256::from(number + 1)));
-        world.insert(address(number), account);
+        world.apply_many(&[change(number, (0..slots).map(|slot| (U256::from(slot), U256::from(number + 1))))]);
         if (number + 1) % 250_000 == 0 {
             eprintln!("building a world: {} of {size} accounts, {:.1} s", number + 1, start.elapsed().as_secs_f64());
         }
@@ -200,18 +204,6 @@ fn build(size: u64) -> LocalWorld {
 /// Returns an address, spread like real addresses and the same in each run.
 fn address(number: u64) -> Address {
     Address::from_word(keccak256(number.to_be_bytes()))
-}
-
-fn cell(world: LocalWorld) -> Snapshots {
-    let head = SealedBlock::new(Header::default(), BlockBody::default());
-    let mut hashes = BlockHashes::default();
-    hashes.push(0, head.hash());
-    let first = Snapshot::new(world, Arc::new(head), None, hashes);
-    Snapshots::new(
-        first,
-        FeedState::Live { every_ms: 1 },
-        Retention { blocks: KEPT, snapshots: KEPT, history: u64::MAX, history_bytes: u64::MAX },
-    )
 }
 
 /// Returns a snapshot after `on` with a changed world.

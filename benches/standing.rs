@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async, tungstenite::Message};
 
-use crate::process::{NodeProcess, publishing};
+use crate::process::NodeProcess;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -40,7 +40,7 @@ const ROUNDS: usize = 12;
 const MANY_ROUNDS: usize = 60;
 
 fn main() {
-    if process::is_node() || env::args().any(|arg| arg == "--test" || arg == "--list") {
+    if env::args().any(|arg| arg == "--test" || arg == "--list") {
         return;
     }
     let Some(world) = PoolWorld::load() else { return };
@@ -177,11 +177,9 @@ async fn measure(world: &PoolWorld, opens: bool) {
     let ms = SUB_BLOCK.as_millis().to_string();
     // Without `opens`, no block opens in any phase: one that opens makes all bundles due, because Uniswap V2 stores its time.
     let sub_blocks = if opens { "1" } else { "1000" };
-    let metrics = process::free_address();
     let genesis = world.genesis.path().to_str().expect("a path");
     let flags = ["--genesis", genesis, "--traffic", "0", "--sub-block-ms", &ms, "--sub-blocks", sub_blocks];
-    let more = ["--prefix-cache-mb", "0", "--metrics", &metrics];
-    let node = NodeProcess::start(&[&flags[..], &more].concat());
+    let node = NodeProcess::start(&[&flags[..], &["--prefix-cache-mb", "0"]].concat());
     let mut sender = open(&node).await;
     let mut snapshots = open(&node).await;
     let heard = call(&mut snapshots, "eth_subscribe", json!(["presim_snapshots"])).await;
@@ -192,16 +190,16 @@ async fn measure(world: &PoolWorld, opens: bool) {
         u64::from_str_radix(sent.as_str().expect("a quantity").trim_start_matches("0x"), 16).expect("a number");
 
     // Nothing but the transfers.
-    let mut published = vec![publishing(&metrics)];
+    let mut published = vec![node.publishing()];
     let nothing = phase(world, &node, &mut sender, &mut snapshots, None, &[], ROUNDS, &mut nonce).await;
-    published.push(publishing(&metrics));
+    published.push(node.publishing());
     // All bundles anew, for each sub-block.
     let all = phase(world, &node, &mut sender, &mut snapshots, None, &bundles, ROUNDS, &mut nonce).await;
     // The bundles stand.
     let mut watcher = open(&node).await;
     let named: Vec<Value> =
         bundles.iter().enumerate().map(|(at, bundle)| json!({ "name": at.to_string(), "simulate": bundle })).collect();
-    let before = node.memory();
+    let before = node.resident();
     call(&mut watcher, "presim_watch", json!([named])).await;
     loop {
         let news = read(&mut watcher).await;
@@ -210,11 +208,11 @@ async fn measure(world: &PoolWorld, opens: bool) {
             break;
         }
     }
-    let memory = node.memory().saturating_sub(before);
+    let memory = node.resident().saturating_sub(before) >> 20;
     let rounds = if opens { ROUNDS } else { MANY_ROUNDS };
-    published.push(publishing(&metrics));
+    published.push(node.publishing());
     let standing = phase(world, &node, &mut sender, &mut snapshots, Some(&mut watcher), &[], rounds, &mut nonce).await;
-    published.push(publishing(&metrics));
+    published.push(node.publishing());
 
     let cpu = |phase: &Phase| percentile(&phase.cpu, 0.5).as_secs_f64() * 1e3;
     let [nothing, all, stand] = [&nothing, &all, &standing].map(cpu);

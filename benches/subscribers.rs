@@ -3,9 +3,11 @@
 //! `cargo bench --bench subscribers`. The subscribers are connections of another process, as in production. Phases with
 //! and without them alternate on one node, and the node's own histogram is read at the end of each.
 
+#[path = "world/process.rs"]
+mod process;
+
 use std::{
     env,
-    ffi::OsString,
     io::{BufRead, BufReader},
     net::SocketAddr,
     process::{Child, Command, Stdio},
@@ -14,8 +16,9 @@ use std::{
 };
 
 use futures::{SinkExt, StreamExt, future::join_all};
-use presim::{Config, Node, testing::telemetry::PUBLISH_SECONDS};
 use tokio_tungstenite::{connect_async, tungstenite::Message};
+
+use self::process::{Histogram, NodeProcess, PUBLISHING};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -35,16 +38,14 @@ fn main() {
     if args.iter().any(|arg| arg == "--test" || arg == "--list") {
         return;
     }
-    let flags =
-        ["presim", "--listen", "127.0.0.1:0", "--log", "warn", "--sub-block-ms", "50", "--max-connections", "1100"];
-    let node = Node::start(Config::load(flags.map(OsString::from)).expect("the flags are right")).expect("it starts");
+    let node = NodeProcess::start(&["--sub-block-ms", "50", "--max-connections", "1100"]);
     let mut counts = [Histogram::default(), Histogram::default()];
     for _ in 0..PHASES {
         for (subscribed, count) in counts.iter_mut().enumerate() {
-            let others = (subscribed == 1).then(|| Subscribers::start(node.info().listen));
-            let before = Histogram::read(&node);
+            let others = (subscribed == 1).then(|| Subscribers::start(node.listen));
+            let before = node.histogram(PUBLISHING);
             thread::sleep(PHASE);
-            count.add(&Histogram::read(&node), &before);
+            count.add(&node.histogram(PUBLISHING), &before);
             drop(others);
         }
     }
@@ -55,46 +56,6 @@ fn main() {
         println!("{subscribers:12} {:10} {p50:10.3} {p99:10.3}", histogram.total());
     }
     println!("ratio at p99: {:.2}", counts[1].percentile(0.99) / counts[0].percentile(0.99));
-}
-
-/// A cumulative histogram: upper bounds in seconds, and the number of samples at or below each.
-#[derive(Default)]
-struct Histogram(Vec<(f64, f64)>);
-
-impl Histogram {
-    fn read(node: &Node) -> Self {
-        let bucket = format!("{PUBLISH_SECONDS}_bucket{{le=\"");
-        let text = node.metrics().render();
-        let lines = text.lines().filter_map(|line| line.strip_prefix(&bucket)?.split_once("\"} "));
-        Self(lines.filter_map(|(bound, count)| Some((bound.parse().ok()?, count.parse().ok()?))).collect())
-    }
-
-    fn add(&mut self, after: &Self, before: &Self) {
-        if self.0.is_empty() {
-            self.0 = after.0.iter().map(|(bound, _)| (*bound, 0.0)).collect();
-        }
-        let before = |at: usize| before.0.get(at).map_or(0.0, |(_, count)| *count);
-        for (at, (sum, (_, count))) in self.0.iter_mut().zip(&after.0).enumerate() {
-            sum.1 += count - before(at);
-        }
-    }
-
-    fn total(&self) -> f64 {
-        self.0.last().map_or(0.0, |(_, count)| *count)
-    }
-
-    /// Returns a percentile, interpolated within its bucket as Prometheus does.
-    fn percentile(&self, part: f64) -> f64 {
-        let rank = self.total() * part;
-        let (mut low, mut under) = (0.0, 0.0);
-        for &(bound, count) in &self.0 {
-            if count >= rank {
-                return low + (bound - low) * (rank - under) / (count - under).max(1.0);
-            }
-            (low, under) = (bound, count);
-        }
-        low
-    }
 }
 
 /// The process that subscribes, which is ended when dropped.

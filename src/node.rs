@@ -88,6 +88,7 @@ pub struct Node {
     metrics: Metrics,
     access: Arc<Access>,
     vitals: Vitals,
+    runner: Arc<RequestRunner>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<std::thread::JoinHandle<()>>,
     /// The threads that talk to an upstream, or to the servers of a fleet.
@@ -261,6 +262,11 @@ impl Node {
         self.vitals.clone()
     }
 
+    /// Returns what its requests run with.
+    pub const fn runner(&self) -> &Arc<RequestRunner> {
+        &self.runner
+    }
+
     /// Returns the tokens that may use the node, whose files can be read again.
     pub const fn access(&self) -> &Arc<Access> {
         &self.access
@@ -299,7 +305,7 @@ impl Node {
             system.block_on(async move {
                 match Actors::start(parts).await {
                     Ok(actors) => {
-                        let _ = started.send(Ok(actors.vitals.clone()));
+                        let _ = started.send(Ok((actors.vitals.clone(), actors.runner.clone())));
                         let _ = stopped.await;
                         actors.stop().await;
                     }
@@ -309,9 +315,10 @@ impl Node {
                 }
             });
         })?;
-        let vitals = ready.recv().map_err(|_| eyre!("the node's threads ended before the start was complete"))??;
+        let (vitals, runner) =
+            ready.recv().map_err(|_| eyre!("the node's threads ended before the start was complete"))??;
         let (stop, thread) = (Some(stop), Some(thread));
-        Ok(Self { info, snapshots, metrics, access, vitals, stop, thread, beside: None })
+        Ok(Self { info, snapshots, metrics, access, vitals, runner, stop, thread, beside: None })
     }
 }
 
@@ -358,6 +365,7 @@ struct Parts {
 /// The running actors.
 struct Actors {
     front: Addr<FrontActor>,
+    runner: Arc<RequestRunner>,
     executor: Executor,
     workers: Vec<Addr<WorkerActor>>,
     feed: Addr<StateFeed>,
@@ -516,6 +524,7 @@ impl Actors {
         let runner = RequestRunner::new(backend, executor.clone(), snapshots, waiters, remote, leader);
         let testing = if config.is_of_command { crate::rpc::Testing::Command } else { testing };
         let front = Arc::new(Dispatcher::new(runner, watches, testing, contracts, &metrics));
+        let runner = front.services.runner.clone();
         let served = match &membership {
             None => None,
             Some(membership) => {
@@ -533,6 +542,7 @@ impl Actors {
         let vitals = Vitals { front: front.clone(), workers: workers.clone(), feed: feed.clone() };
         Ok(Self {
             front,
+            runner,
             executor,
             workers,
             feed,

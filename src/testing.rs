@@ -1,6 +1,17 @@
 //! Items that the tests and benches of the project use in addition to [`Node`](crate::Node) and [`Config`](crate::Config). Not an interface for others: it
 //! changes with the code behind it.
 
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    meter::Meter,
+    rpc::{ExecutedBy, Handler, Run, dialect::PRESIM, table},
+    store::Commit,
+};
+
 pub mod chain {
     pub use crate::chain::{
         Attributes, BASE_FEE_VAULT, BASE_TIME, BlockBody, BlockGas, BlockHashes, BlockKeeper, BlockTotals,
@@ -8,9 +19,6 @@ pub mod chain {
         GasRefunds, InvalidPostExec, L1_BLOCK, L1_FEE_VAULT, OPERATOR_FEE_VAULT, OpFork, OpTx, SealedBlock,
         TradingWorld, genesis_block, ordered_roots, receipts_root_and_bloom, set_forks, transactions_root,
     };
-}
-pub mod clock {
-    pub use crate::clock::SystemClock;
 }
 pub mod command {
     pub use crate::command::Command;
@@ -23,46 +31,33 @@ pub mod config {
 }
 pub mod engine {
     pub use crate::engine::{
-        AccountDiff, AccountOverride, BaseFeeRule, Beginnings, BlockContext, BlockEnd, BlockOverrides, BlockProgress,
-        BlockRun, Call, CallFees, CallOutcome, CallRequest, CallResult, ChainExecutor, ContextChange, DifferentParts,
-        Engine, FamilyEvm, OpBlockFees, OpHandler, OpStack, Outputs, RunEvm, RunPrecompiles, ShadowedTx, SimBlock,
-        SimCall, Simulated, SimulatedBlock, Simulation, SimulationError, SimulationRules, StorageOverride, TokenInfo,
-        execute_block, lift_checks, load_kzg_settings, open_block, open_block_with, precompiles_of, seal, shadow_block,
-        withdrawals_root,
+        AccountDiff, AccountOverride, BaseFeeRule, Beginnings, BlockContext, BlockEnd, BlockOverrides, BlockRun, Call,
+        CallFees, CallOutcome, CallRequest, CallResult, ChainExecutor, ContextChange, DifferentParts, Engine,
+        FamilyEvm, OpStack, Outputs, RunEvm, RunPrecompiles, ShadowedTx, SimBlock, SimCall, Simulation,
+        SimulationError, SimulationRules, StorageOverride, TokenInfo, execute_block, load_kzg_settings, open_block,
+        open_block_with, seal, shadow_block, withdrawals_root,
     };
-}
-pub mod fleet {
-    pub mod replica {
-        pub use crate::fleet::replica::{Applier, LeaderClock, StreamReading};
-    }
-    pub mod servers {
-        pub use crate::fleet::servers::ArrivedPart;
-    }
 }
 pub mod ledger {
     pub use crate::ledger::{
-        Block, Chain, FeedLag, FeedProblem, FeedState, Frame, Included, LateBounds, LeaderTime, OpenBlock, Record,
-        Retention, Selector, Snapshot, SnapshotId, Snapshots, Stamp, StreamMessage, SubBlockStart, frames, join,
+        Block, Chain, FeedLag, FeedProblem, FeedState, Included, OpenBlock, Record, Retention, Selector, Snapshot,
+        SnapshotId, Snapshots, frames, join,
     };
 }
 pub mod meter {
     pub use crate::meter::{Meter, Stopped};
 }
 pub mod node {
-    pub use crate::node::{OwnChain, VitalsError, configure_memory, pool};
+    pub use crate::node::VitalsError;
 }
 pub mod pool {
     pub use crate::pool::{Pool, Settings};
 }
-pub mod publish {
-    pub use crate::publish::Change;
-}
 pub mod rpc {
     pub use crate::rpc::{
-        Access, AnswerFacts, AnswerRoom, Backend, CLIENT_VERSION, Caller, Client, Dispatcher, ExecutedBy, Filters,
-        ForwardedMethods, Handler, IoMemory, MethodRoute, PastStates, Request, RequestLimits, RequestRunner, RpcError,
-        Run, ShapeLimits, SimulationView, StartupReason, Subscriptions, SyncTimeouts, Testing, UpstreamGateway,
-        Waiters, Watches, parse_call, parse_presim_simulation, parse_simulation, write_simulation,
+        Access, AnswerFacts, AnswerRoom, Caller, Client, Dispatcher, ForwardedMethods, IoMemory, PastStates, Request,
+        RequestRunner, RpcError, ShapeLimits, SimulationView, Subscriptions, Testing, UpstreamGateway, Waiters,
+        Watches, parse_presim_simulation, parse_simulation, write_simulation,
     };
     pub mod dialect {
         pub use crate::rpc::dialect::PRESIM;
@@ -72,9 +67,7 @@ pub mod rpc {
     }
 }
 pub mod scheduler {
-    pub use crate::scheduler::{
-        ClientShare, Executor, ExecutorConfig, LaneName, LocalState, RunTarget, Task, TaskName,
-    };
+    pub use crate::scheduler::{ClientShare, Executor, ExecutorConfig, LaneName, RunTarget, Task};
 }
 pub mod source {
     pub use crate::source::{Feed, FeedSource};
@@ -105,12 +98,12 @@ pub mod source {
 }
 pub mod state {
     pub use crate::state::{
-        Account, AccountChange, AccountReads, BlockReads, Code, CodeCache, Fetched, LocalWorld, Miss, Overlay, ReadSet,
+        Account, AccountChange, AccountReads, BlockReads, Code, CodeCache, Fetched, LocalWorld, Overlay, ReadSet,
         RemoteSettings, RemoteState, RemoteView, Touched, World, listed_changes,
     };
 }
 pub mod store {
-    pub use crate::store::{Commit, DataDir, FORMAT, Store, StoredImage, UPSTREAM_FILE, read_image};
+    pub use crate::store::{DataDir, FORMAT, Store, StoredImage, UPSTREAM_FILE, read_image};
 }
 pub mod telemetry {
     pub use crate::telemetry::{Metrics, PUBLISH_SECONDS};
@@ -125,14 +118,45 @@ pub mod upstream {
     }
 }
 pub mod wallet {
-    pub use crate::wallet::{
-        Accounts, AheadStates, Approvals, BatchExecutor, Fees, Impersonated, Ledger, Policy, ReadCall, SOCKET,
-        TypedMessage, Wallet, WordReader, ether,
-    };
+    pub use crate::wallet::{BatchExecutor, ReadCall, SOCKET, TypedMessage, WordReader, ether};
     pub mod keys {
         pub use crate::wallet::keys::load;
     }
 }
 pub mod watch {
     pub use crate::watch::{StaleReason, StandingBundles, StandingRun, StateHistory, WatchLimits};
+}
+
+/// Answers a request as a worker of the node does, on the caller's thread: parses the parameters, runs, and encodes. The result is in `out`.
+///
+/// # Errors
+///
+/// Returns the error that answers the request instead, and -32601 if the method is not a single run.
+pub fn answer(
+    node: &crate::Node,
+    method: &str,
+    params: &str,
+    overlay: &mut state::Overlay,
+    out: &mut Vec<u8>,
+) -> Result<(), rpc::RpcError> {
+    let Some(Handler::Run(run_handler)) = table::by_name(method).map(|route| route.handler) else {
+        return Err(table::unknown(method));
+    };
+    out.clear();
+    let mut run = Run {
+        params,
+        published: &node.snapshots().load(),
+        dialect: &PRESIM,
+        client: None,
+        may_use_wallet: false,
+        page: None,
+        overlay,
+        meter: Meter::until(Instant::now() + Duration::from_secs(60), Arc::default(), None),
+        out: std::mem::take(out),
+        by: ExecutedBy::Node,
+        commit: Commit::done(),
+    };
+    let done = run_handler(&node.runner().backend, &mut run);
+    *out = run.out;
+    done.map(drop)
 }

@@ -8,7 +8,7 @@ use std::{
 use futures::{SinkExt, StreamExt};
 use tokio_tungstenite::{connect_async, tungstenite::Message};
 
-use crate::{load::quantile, node::Node, verdict};
+use crate::{load::quantile, recorded, verdict};
 
 const EVERY: Duration = Duration::from_millis(320);
 const ROUNDS: usize = 12;
@@ -18,8 +18,8 @@ pub fn run(folder: &Path) {
     let bodies: Vec<String> = text.lines().map(|line| line.replace("\"latest\"", "\"pending\"")).collect();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a thread");
     for (count, connections) in [(200, 1), (1000, 1), (1000, 50)] {
-        let node = Node::start(folder, &[]);
-        let url = format!("ws://{}", node.address);
+        let node = recorded(folder, &[]);
+        let url = format!("ws://{}", node.listen);
         let each = count / connections;
         let clients = (0..connections).map(|_| {
             let (url, bodies) = (url.clone(), bodies.clone());

@@ -2,14 +2,12 @@
 
 use std::{collections::HashMap, hint::black_box, process::Command};
 
-use alloy_primitives::{Address, TxKind};
 use presim::testing::{
-    chain::ChainSpec,
-    engine::{BaseFeeRule, Call, CallRequest, Engine, SimBlock, Simulation, SimulationRules},
-    ledger::Snapshot,
-    meter::Meter,
-    state::{CodeCache, Overlay},
+    answer,
+    rpc::{dialect::PRESIM, parse_simulation},
+    state::Overlay,
 };
+use serde_json::json;
 
 use crate::{verdict, world};
 
@@ -112,82 +110,43 @@ fn recorder(lines: &str) -> u64 {
     sum / REQUESTS
 }
 
-/// Runs the requests as the child under callgrind.
+/// Runs the requests as the child under callgrind: calls of the contract, or simulations of three of them. Each sender is elsewhere in the
+/// maps.
 pub fn child(arguments: &[String]) {
     let [kind, accounts, pending] = arguments else { panic!("expected what to count, accounts and changed slots") };
-    let world = world::build(accounts.parse().expect("accounts"));
-    let snapshot = world::snapshot(&world, pending.parse().expect("changed slots"));
-    let requests: Vec<Request> = (1..=REQUESTS).map(|sender| Request::new(kind, world::address(sender))).collect();
-    let records = kind == "recorded simulation";
-    let mut worker =
-        Worker { records, spec: world::spec(), codes: CodeCache::new(1 << 20), overlay: Overlay::of_thread() };
+    let node = &world::node(accounts.parse().expect("accounts"), pending.parse().expect("changed slots"));
+    let (snapshot, backend) = (node.snapshots().newest(), &node.runner().backend);
+    let calls =
+        (1..=REQUESTS).map(|sender| json!({ "from": world::address(sender), "to": world::contract(), "value": "0x0" }));
+    let mut overlay = Overlay::of_thread();
+    let mut run: Box<dyn FnMut(usize)> = if kind == "call" {
+        let (params, mut out) = (calls.map(|call| json!([call, "latest"]).to_string()).collect::<Vec<_>>(), Vec::new());
+        Box::new(move |at| answer(node, "eth_call", &params[at], &mut overlay, &mut out).expect("a result"))
+    } else {
+        let simulations = calls.map(|call| {
+            let payload = json!({ "blockStateCalls": [{ "calls": [call, call, call] }], "traceTransfers": true });
+            let params = json!([payload, "latest"]).to_string();
+            parse_simulation(&params, &PRESIM, &backend.limits.shape).expect("a simulation").simulation
+        });
+        let (simulations, rules): (Vec<_>, _) = (simulations.collect(), backend.rules(&PRESIM));
+        let records = kind == "recorded simulation";
+        Box::new(move |at| {
+            overlay.reset(snapshot.world.clone(), snapshot.hashes.clone(), Default::default());
+            overlay.record_reads(records);
+            black_box(backend.engine(&rules, &mut overlay).simulate(&snapshot, &simulations[at]).expect("a result"));
+            if records {
+                black_box(overlay.reads());
+            }
+            overlay.shrink();
+        })
+    };
     // One-time work is not part of a request's cost.
-    requests.iter().take(20).for_each(|request| worker.run(request, &snapshot));
-    counted_requests(&mut || requests.iter().for_each(|request| worker.run(request, &snapshot)));
+    (0..20).for_each(&mut run);
+    counted_requests(&mut || (0..REQUESTS as usize).for_each(&mut run));
 }
 
 /// callgrind counts only while this function runs.
 #[inline(never)]
 fn counted_requests(all: &mut dyn FnMut()) {
     all();
-}
-
-enum Request {
-    Call(Box<CallRequest>),
-    Simulation(Simulation),
-}
-
-impl Request {
-    /// Returns a call of the contract, or a simulation of three, by `from`. Each sender is elsewhere in the maps.
-    fn new(kind: &str, from: Address) -> Self {
-        let call = Call { from, to: TxKind::Call(world::contract()), ..Call::default() };
-        match kind {
-            "call" => Self::Call(Box::new(CallRequest { call, ..CallRequest::default() })),
-            _ => {
-                let block = SimBlock { calls: vec![call.into(); 3], ..SimBlock::default() };
-                Self::Simulation(Simulation { blocks: vec![block], trace_transfers: true, ..Simulation::default() })
-            }
-        }
-    }
-}
-
-/// The state that a worker keeps between requests.
-struct Worker {
-    /// Whether what a run reads is recorded.
-    records: bool,
-    spec: ChainSpec,
-    codes: CodeCache,
-    overlay: Overlay,
-}
-
-impl Worker {
-    /// Runs a request on `snapshot` in a reused overlay.
-    fn run(&mut self, request: &Request, snapshot: &Snapshot) {
-        const RULES: SimulationRules = SimulationRules {
-            base_fee: BaseFeeRule::Block,
-            keeps_prev_randao: true,
-            block_time: Some(std::time::Duration::from_secs(1)),
-            state_roots: false,
-            gas_cap: 50_000_000,
-            max_blocks: 256,
-            max_trace: 1 << 20,
-            estimate_tolerance: 0.0,
-        };
-        let Self { records, spec, codes, overlay } = self;
-        overlay.reset(snapshot.world.clone(), snapshot.hashes.clone(), Meter::default());
-        overlay.record_reads(*records);
-        let mut engine = Engine { spec, rules: &RULES, codes, overlay: &mut *overlay };
-        match request {
-            Request::Call(request) => {
-                black_box(engine.call(snapshot.header(), request).expect("a result"));
-            }
-            Request::Simulation(request) => {
-                black_box(engine.simulate(snapshot, request).expect("a result"));
-            }
-        }
-        if *records {
-            black_box(overlay.reads());
-        }
-        overlay.shrink();
-    }
 }

@@ -11,8 +11,8 @@ use std::{
 use serde_json::{Value, json};
 
 use crate::{
+    devnet,
     load::{self, Bodies, LoadOutcome, quantile},
-    node::Node,
     verdict,
 };
 
@@ -50,22 +50,22 @@ pub fn run() {
     let file = tokens.path().to_str().expect("the path is UTF-8");
     for (title, flags, has_tokens) in [("two tokens", &["--token-file", file][..], true), ("no tokens", &[], false)] {
         println!("  {title}");
-        let node = Node::devnet(&[&["--traffic", "0"], flags].concat());
+        let node = devnet(&[&["--traffic", "0"], flags].concat());
         let token = |name: &str| has_tokens.then(|| format!("token-of-{name}-client"));
         let bodies = |text: &str, name: &str| Bodies::new([text.to_owned()], "/", token(name).as_deref());
         let idle: Vec<LoadOutcome> =
-            polite.iter().map(|(_, text)| load::paced(node.address, &bodies(text, "polite"), 1, EVERY, TIME)).collect();
+            polite.iter().map(|(_, text)| load::paced(node.listen, &bodies(text, "polite"), 1, EVERY, TIME)).collect();
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let heavy = bodies(&body("eth_call", &long), "heavy");
                 while !stop.load(Relaxed) {
-                    load::closed(node.address, &heavy, HEAVY, Duration::from_millis(500));
+                    load::closed(node.listen, &heavy, HEAVY, Duration::from_millis(500));
                 }
             });
             std::thread::sleep(Duration::from_secs(1));
             for ((name, text), idle) in polite.iter().zip(&idle) {
-                let seen = load::paced(node.address, &bodies(text, "polite"), 1, EVERY, TIME);
+                let seen = load::paced(node.listen, &bodies(text, "polite"), 1, EVERY, TIME);
                 println!("  {name:28} idle {}", idle.line());
                 println!("  {name:28} now  {}", seen.line());
                 verdict(&format!("{name}: rejected"), seen.refusals.len() as f64, 0.);

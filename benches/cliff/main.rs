@@ -8,14 +8,18 @@ mod cores;
 mod counts;
 mod fairness;
 mod load;
-mod node;
 mod overload;
 mod recovery;
 mod rounds;
 mod seal;
 mod world;
 
+#[path = "../world/process.rs"]
+mod process;
+
 use std::path::Path;
+
+use self::process::NodeProcess;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -33,7 +37,7 @@ fn main() {
         return counts::child(rest);
     }
     let folder = Path::new(BODIES);
-    let recorded = folder.join("genesis.json").exists();
+    let has_bodies = folder.join("genesis.json").exists();
     let (parts, names): (Vec<_>, Vec<_>) =
         asked.iter().map(String::as_str).partition(|argument| PARTS.contains(argument) || *argument == "all");
     let wanted = |part: &&str| match parts.as_slice() {
@@ -47,13 +51,24 @@ fn main() {
             "counts" => counts::run(),
             "fairness" => fairness::run(),
             "recovery" => recovery::run(),
-            _ if !recorded => println!("  skipped: no genesis.json in {BODIES}"),
+            _ if !has_bodies => println!("  skipped: no genesis.json in {BODIES}"),
             "overload" => overload::run(folder, or(&names, &["sim_swap", "sim_sandwich", "sim_multi", "sim_big"])),
             "bursts" => bursts::run(folder),
             "publishing" => rounds::publishing(folder, or(&names, &["call_quote", "sim_sandwich"])),
             _ => rounds::roots(folder, or(&names, &["sim_swap", "sim_sandwich", "sim_multi"])),
         }
     }
+}
+
+/// Starts a devnet on its own genesis with these flags. Each request runs as a whole.
+fn devnet(flags: &[&str]) -> NodeProcess {
+    NodeProcess::start(&[&["--prefix-cache-mb", "0"], flags].concat())
+}
+
+/// Starts a devnet on the genesis of `folder` with further flags.
+fn recorded(folder: &Path, flags: &[&str]) -> NodeProcess {
+    let genesis = folder.join("genesis.json");
+    devnet(&[&["--genesis", genesis.to_str().expect("the path is UTF-8"), "--feed", "devnet"], flags].concat())
 }
 
 /// Returns what was asked for, or all if nothing was.

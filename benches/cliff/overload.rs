@@ -8,8 +8,8 @@ use std::{
 use crate::{
     cores::Cores,
     load::{self, Bodies, quantile},
-    node::Node,
-    verdict,
+    process::NodeProcess,
+    recorded, verdict,
 };
 
 /// The maximum p99 of admitted requests, as a multiple of the unloaded one.
@@ -37,7 +37,7 @@ pub fn run(folder: &Path, names: &[&str]) {
     for name in names {
         let Some(bodies) = Bodies::read(folder, name, "/") else { continue };
         of_node.hold();
-        let node = Node::start(folder, &[]);
+        let node = recorded(folder, &[]);
         of_load.hold();
         one(&node, name, &bodies);
     }
@@ -47,15 +47,15 @@ pub fn run(folder: &Path, names: &[&str]) {
     }
 }
 
-fn one(node: &Node, name: &str, bodies: &Bodies) {
-    let capacity = load::closed(node.address, bodies, 8, PROBE).rate();
-    let unloaded = load::open(node.address, bodies, capacity / 10., PROBE);
+fn one(node: &NodeProcess, name: &str, bodies: &Bodies) {
+    let capacity = load::closed(node.listen, bodies, 8, PROBE).rate();
+    let unloaded = load::open(node.listen, bodies, capacity / 10., PROBE);
     println!("{name}: carries {capacity:.0} requests a second");
     println!("  a tenth of it   {}", unloaded.line());
     // One uninterrupted load: the beginning of the overload is printed, the rest is judged.
     let ([first, seen], [before, after]) = std::thread::scope(|scope| {
         let peaks = scope.spawn(|| [WARM_UP + OVERLOAD / 2, OVERLOAD / 2].map(|time| peak(node, time)));
-        let seen = load::open_warm(node.address, bodies, 2. * capacity, WARM_UP, OVERLOAD);
+        let seen = load::open_warm(node.listen, bodies, 2. * capacity, WARM_UP, OVERLOAD);
         (seen, peaks.join().expect("the node runs"))
     });
     println!("  twice, begins   {}", first.line());
@@ -64,12 +64,12 @@ fn one(node: &Node, name: &str, bodies: &Bodies) {
     let ratio = quantile(&seen.results, 0.99) / quantile(&unloaded.results, 0.99);
     verdict(&format!("{name}: p99 of what is admitted, times the unloaded one"), ratio, TARGET);
     verdict(&format!("{name}: memory after and before"), after as f64 / before as f64, GROWTH);
-    let refusals = node.histogram("presim_rejection_seconds_bucket", "");
-    verdict(&format!("{name}: p99 of a refusal on the server, s"), bucket(&refusals, 0.99), REFUSED_WITHIN);
+    let refusals = node.histogram("presim_rejection_seconds");
+    verdict(&format!("{name}: p99 of a refusal on the server, s"), refusals.percentile(0.99), REFUSED_WITHIN);
 }
 
 /// Returns the maximum resident memory of the node in this time.
-fn peak(node: &Node, time: Duration) -> u64 {
+fn peak(node: &NodeProcess, time: Duration) -> u64 {
     let began = Instant::now();
     let mut most = 0;
     while began.elapsed() < time {
@@ -82,14 +82,8 @@ fn peak(node: &Node, time: Duration) -> u64 {
 /// Checks that a few clients that wait for their answers are never rejected.
 fn patient(folder: &Path, name: &str) {
     let Some(bodies) = Bodies::read(folder, name, "/") else { return };
-    let node = Node::start(folder, &[]);
-    let seen = load::closed(node.address, &bodies, PATIENT, PROBE);
+    let node = recorded(folder, &[]);
+    let seen = load::closed(node.listen, &bodies, PATIENT, PROBE);
     println!("{name}: {PATIENT} patient clients  {}", seen.line());
     verdict(&format!("{name}: refusals of {PATIENT} patient clients"), (seen.refusals.len() + seen.errors) as f64, 0.);
-}
-
-/// Returns the upper bound of the bucket that contains this quantile.
-fn bucket(buckets: &[(f64, u64)], share: f64) -> f64 {
-    let total = buckets.iter().map(|bucket| bucket.1).max().unwrap_or_default();
-    buckets.iter().find(|bucket| bucket.1 as f64 >= share * total as f64).map_or(f64::INFINITY, |bucket| bucket.0)
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::{
+    devnet,
     load::{self, Bodies},
-    node::Node,
     verdict,
 };
 
@@ -31,13 +31,13 @@ fn body(gas: u64) -> String {
 }
 
 pub fn run() {
-    let node = Node::devnet(&["--workers", "1", "--traffic", "0"]);
+    let node = devnet(&["--workers", "1", "--traffic", "0"]);
     // A first guess measures how much gas is burnt per second.
     let guess = 2_000_000;
     let second = Duration::from_secs(1);
-    let rate = load::closed(node.address, &Bodies::new([body(guess)], "/", None), 2, second).rate();
+    let rate = load::closed(node.listen, &Bodies::new([body(guess)], "/", None), 2, second).rate();
     let bodies = Bodies::new([body((guess as f64 * rate * TAKES.as_secs_f64()) as u64)], "/", None);
-    let capacity = load::closed(node.address, &bodies, 2, 2 * second).rate();
+    let capacity = load::closed(node.listen, &bodies, 2, 2 * second).rate();
     println!("  carries {capacity:.0} requests a second");
     for (share, from) in [(0.4, 0.3), (0.8, 1.)] {
         let mut parts: Vec<f64> = (1..=RUNS)
@@ -46,7 +46,7 @@ pub fn run() {
                 let mut due = load::poisson(3. * capacity, 0., BURST, seed);
                 due.extend(load::poisson(share * capacity, BURST, BURST + from + AFTER, seed));
                 let marks = [BURST, BURST + from].map(Duration::from_secs_f64);
-                let seen = load::scheduled(node.address, &bodies, due, &marks);
+                let seen = load::scheduled(node.listen, &bodies, due, &marks);
                 let part = |index: usize| {
                     let all = seen[index].results.len() + seen[index].refusals.len();
                     seen[index].refusals.len() as f64 / all.max(1) as f64

@@ -5,8 +5,7 @@ use std::{path::Path, time::Duration};
 use crate::{
     cores::Cores,
     load::{self, Bodies, LoadOutcome, quantile},
-    node::Node,
-    verdict,
+    recorded, verdict,
 };
 
 const ROUNDS: usize = 5;
@@ -24,20 +23,20 @@ pub fn publishing(folder: &Path, names: &[&str]) {
     let all = Cores::of_thread();
     let [of_nodes, of_load] = all.halves();
     of_nodes.hold();
-    let moving = Node::start(folder, &["--traffic", "50"]);
-    let still = Node::start(folder, &["--traffic", "0", "--sub-block-ms", "60000"]);
+    let moving = recorded(folder, &["--traffic", "50"]);
+    let still = recorded(folder, &["--traffic", "0", "--sub-block-ms", "60000"]);
     of_load.hold();
     for name in names {
         let Some(bodies) = Bodies::read(folder, name, "/") else { continue };
         // A third of the capacity, because a fully loaded machine is not this claim's subject.
         let rate = {
             let _resting = moving.rest();
-            load::closed(still.address, &bodies, CONNECTIONS, ROUND).rate() / 3.
+            load::closed(still.listen, &bodies, CONNECTIONS, ROUND).rate() / 3.
         };
         let [a, b] = [(&moving, &still), (&still, &moving)].map(|(node, other)| {
             move |bodies: &Bodies| {
                 let _resting = other.rest();
-                let [_, seen] = load::open_warm(node.address, bodies, rate, TAIL_WARM_UP, TAIL_ROUND);
+                let [_, seen] = load::open_warm(node.listen, bodies, rate, TAIL_WARM_UP, TAIL_ROUND);
                 seen
             }
         });
@@ -50,11 +49,11 @@ pub fn publishing(folder: &Path, names: &[&str]) {
 
 /// Compares the throughput of `/standard`, which computes roots, with that of `/`.
 pub fn roots(folder: &Path, names: &[&str]) {
-    let node = Node::start(folder, &[]);
+    let node = recorded(folder, &[]);
     for name in names {
         let bodies = |path| Bodies::read(folder, name, path);
         let (Some(standard), Some(project)) = (bodies("/standard"), bodies("/")) else { continue };
-        let run = |bodies: &Bodies| load::closed(node.address, bodies, CONNECTIONS, ROUND);
+        let run = |bodies: &Bodies| load::closed(node.listen, bodies, CONNECTIONS, ROUND);
         report(
             &format!("{name}: `/`'s throughput, times `/standard`'s"),
             ROUNDS,

@@ -1,29 +1,43 @@
 //! Worlds of a given size, and the changes of a block being built on them.
 
-use std::sync::Arc;
+use std::io::Write;
 
-use alloy_consensus::Header;
-use alloy_genesis::ChainConfig;
 use alloy_primitives::{Address, Bytes, U256, keccak256};
-use presim::testing::{
-    chain::{BlockBody, BlockHashes, ChainSpec, SealedBlock},
-    ledger::{OpenBlock, Snapshot},
-    state::{Account, AccountChange, Code, LocalWorld},
+use presim::{
+    Config, Node,
+    testing::{
+        ledger::{Record, Snapshot},
+        state::{AccountChange, LocalWorld},
+    },
 };
 use revm::{bytecode::Bytecode, state::AccountInfo};
+use tempfile::NamedTempFile;
 
 /// The number of slots of the contract at [`contract`].
 pub const SLOTS: u64 = 100_000;
 /// The number of accounts with one slot each.
 pub const HOLDERS: u64 = 1_000;
 
-/// Returns a chain with the forks up to Cancun and without system contracts, so that a request runs only its own calls.
-pub fn spec() -> ChainSpec {
-    let config = r#"{"chainId":1,"homesteadBlock":0,"eip150Block":0,"eip155Block":0,"eip158Block":0,"byzantiumBlock":0,
-        "constantinopleBlock":0,"petersburgBlock":0,"istanbulBlock":0,"berlinBlock":0,"londonBlock":0,
-        "terminalTotalDifficulty":0,"terminalTotalDifficultyPassed":true,"shanghaiTime":0,"cancunTime":0}"#;
-    ChainSpec::new(serde_json::from_str::<ChainConfig>(config).expect("a chain"), std::time::Duration::from_secs(1))
-        .expect("a chain")
+/// The forks up to Cancun, without system contracts, so that a request runs only its own calls.
+const GENESIS: &str = r#"{"config":{"chainId":1,"homesteadBlock":0,"eip150Block":0,"eip155Block":0,"eip158Block":0,
+    "byzantiumBlock":0,"constantinopleBlock":0,"petersburgBlock":0,"istanbulBlock":0,"berlinBlock":0,"londonBlock":0,
+    "terminalTotalDifficulty":0,"terminalTotalDifficultyPassed":true,"shanghaiTime":0,"cancunTime":0},
+    "alloc":{},"difficulty":"0x0","gasLimit":"0x1c9c380","baseFeePerGas":"0x7"}"#;
+
+/// Starts a node on `size` accounts as [`build`] makes them, with the first `pending` slots of the contract changed since.
+pub fn node(size: u64, pending: u64) -> Node {
+    let mut genesis = NamedTempFile::new().expect("a file");
+    genesis.write_all(GENESIS.as_bytes()).expect("a file");
+    let genesis = genesis.path().to_str().expect("the path is UTF-8");
+    let flags = ["presim", "--listen", "127.0.0.1:0", "--log", "error", "--feed", "static", "--genesis", genesis];
+    let node = Node::start(Config::load(flags.map(Into::into)).expect("the flags are right")).expect("it starts");
+    let (mut world, before) = (build(size), node.snapshots().newest());
+    if pending > 0 {
+        world.apply_many(&one_contract(pending, 2));
+    }
+    let snapshot = Snapshot::new(world, before.head.clone(), None, before.hashes.clone());
+    node.snapshots().apply(Record::SubBlock(snapshot)).expect("it fits");
+    node
 }
 
 /// Returns the address of account `number`, spread like real addresses and the same in each run.
@@ -40,23 +54,17 @@ pub fn contract() -> Address {
 pub fn build(size: u64) -> LocalWorld {
     let mut world = LocalWorld::default();
     for number in 0..size {
-        let mut account = Account::default();
-        (account.balance, account.nonce) = (U256::from(1), 1);
         let slots = if number == 0 { SLOTS } else { u64::from(number <= HOLDERS) };
-        (0..slots).for_each(|slot| account.set_slot(U256::from(slot), U256::from(1)));
-        if number == 0 {
-            account.code = code();
-        }
-        world.insert(address(number), account);
+        world.apply_many(&[change(number, (0..slots).map(|slot| (U256::from(slot), U256::ONE)))]);
     }
     world
 }
 
-fn code() -> Code {
+fn code() -> Bytes {
     // PUSH1 n SLOAD POP, then SSTORE(3, 7) and STOP.
     let mut bytes: Vec<u8> = (0..16).flat_map(|slot| [0x60, slot, 0x54, 0x50]).collect();
     bytes.extend([0x60, 7, 0x60, 3, 0x55, 0x00]);
-    Code { hash: keccak256(&bytes), bytecode: Bytecode::new_raw(Bytes::from(bytes)) }
+    bytes.into()
 }
 
 /// Changes the first `slots` slots of the contract.
@@ -70,36 +78,12 @@ pub fn many_contracts(accounts: u64, value: u64) -> Vec<AccountChange> {
 }
 
 fn change(account: u64, slots: impl IntoIterator<Item = (U256, U256)>) -> AccountChange {
-    let Code { hash: code_hash, bytecode } = if account == 0 { code() } else { Code::default() };
-    let info = AccountInfo { balance: U256::from(1), nonce: 1, code_hash, code: Some(bytecode), account_id: None };
+    let info = AccountInfo::default().with_balance(U256::ONE).with_nonce(1);
+    let info = if account == 0 { info.with_code(Bytecode::new_raw(code())) } else { info };
     AccountChange {
         address: address(account),
         info: Some(info),
         storage_cleared: false,
         slots: slots.into_iter().collect(),
     }
-}
-
-/// Returns a snapshot of a block being built on `world`, which has changed the first `pending` slots of the contract.
-pub fn snapshot(world: &LocalWorld, pending: u64) -> Snapshot {
-    let parent = Header { gas_limit: 30_000_000, ..Header::default() };
-    let head = Arc::new(SealedBlock::new(parent, BlockBody::default()));
-    let mut hashes = BlockHashes::default();
-    hashes.push(0, head.hash());
-    let header = Header {
-        number: 1,
-        timestamp: 1,
-        parent_hash: head.hash(),
-        gas_limit: 30_000_000,
-        base_fee_per_gas: Some(7),
-        excess_blob_gas: Some(0),
-        blob_gas_used: Some(0),
-        parent_beacon_block_root: Some(Default::default()),
-        ..Header::default()
-    };
-    let mut world = world.clone();
-    if pending > 0 {
-        world.apply_many(&one_contract(pending, 2));
-    }
-    Snapshot::new(world, head, Some(OpenBlock::new(header)), hashes)
 }

@@ -5,14 +5,13 @@
 //!
 //! - `visible`: the time from the ingester's publishing of a sub-block of 100 transfers to its snapshot on a replica.
 //! - `cost`: the time and the CPU that three replicas cost the ingester for each snapshot, and what each process uses.
-//! - `applying`: applying the messages of sub-blocks beside executing the sub-blocks, in process.
+//! - `applying`: the time from a message to its snapshot on a replica beside that from a sub-block to its snapshot on a node that executes it.
 //! - `requests`: a replica's requests compared with a single node's on the same upstream, with the bodies of `../shared/bench`.
 //! - `nats`: requests over NATS beside HTTP, on the same bodies.
 //!
 //! The names of figures select some of them. `small`, or no argument, runs a short version, whose figures mean little. Skips
 //! where `nats-server` is absent.
 
-mod applying;
 mod publishing;
 mod requests;
 
@@ -48,8 +47,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// The name of the fleet.
 const FLEET: &str = "bench";
-/// 100 transfers in each of four sub-blocks.
-const BUSY: [&str; 4] = ["--traffic", "100", "--sub-blocks", "4"];
+/// The sub-blocks of a block.
 const SUB_BLOCKS: usize = 4;
 
 /// A figure: measures and prints it.
@@ -58,7 +56,7 @@ type Figure = fn(Extent);
 const FIGURES: [(&str, Figure); 5] = [
     ("visible", publishing::visible),
     ("cost", publishing::cost),
-    ("applying", applying::applying),
+    ("applying", publishing::applying),
     ("requests", requests::beside_a_single_node),
     ("nats", requests::over_nats),
 ];
@@ -79,7 +77,7 @@ const SMALL: Extent = Extent { runs: 1, sub_blocks: 20, turn: Duration::from_mil
 
 fn main() {
     let asked: Vec<String> = std::env::args().skip(1).collect();
-    if process::is_node() || asked.iter().any(|argument| argument == "--test" || argument == "--list") {
+    if asked.iter().any(|argument| argument == "--test" || argument == "--list") {
         return;
     }
     let mut names: Vec<&str> = asked.iter().map(String::as_str).filter(|argument| !argument.starts_with('-')).collect();
@@ -113,10 +111,12 @@ struct Chain {
 }
 
 impl Chain {
-    /// Starts a busy devnet.
-    fn busy() -> Self {
+    /// Starts a devnet with 100 transfers in each sub-block.
+    fn busy(sub_blocks: usize) -> Self {
         let threads = Runtime::new().expect("threads");
-        let devnet = threads.block_on(async { tokio::spawn(StreamedDevnet::start(&BUSY)).await }).expect("it starts");
+        let start =
+            async move { StreamedDevnet::start(&["--traffic", "100", "--sub-blocks", &sub_blocks.to_string()]).await };
+        let devnet = threads.block_on(async { tokio::spawn(start).await }).expect("it starts");
         Self { devnet, _threads: threads }
     }
 
@@ -137,7 +137,7 @@ fn ingester(publishing: &[String], flags: &[&str]) -> NodeProcess {
 fn replica(url: &str, flags: &[&str]) -> NodeProcess {
     let node = NodeProcess::start(&[&["--follow", url, "--fleet", FLEET], flags].concat());
     let began = Instant::now();
-    while !get(&node.listen, "/ready").starts_with("HTTP/1.1 200") {
+    while !get(node.listen, "/ready").starts_with("HTTP/1.1 200") {
         assert!(began.elapsed() < support::BOUND, "the replica is not ready");
         thread::sleep(Duration::from_millis(2));
     }

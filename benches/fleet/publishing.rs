@@ -10,7 +10,7 @@ use presim::testing::ledger::{SnapshotId, Snapshots};
 
 use crate::{
     Chain, Extent, FLEET, SUB_BLOCKS, at_most, ingester, median, percentiles,
-    process::{NodeProcess, cpu_of, free_address, publishing},
+    process::{Histogram, NodeProcess, PUBLISHING, cpu_of},
     replica, serve,
     server::NatsServer,
     support::TestNode,
@@ -29,7 +29,7 @@ pub fn visible(extent: Extent) {
         let server = serve();
         let url = server.url();
         let flags = ["--log", "warn"];
-        let chain = Chain::busy();
+        let chain = Chain::busy(SUB_BLOCKS);
         let publishing = chain.publishing(&url);
         let publishing: Vec<&str> = publishing.iter().map(String::as_str).collect();
         let leader = TestNode::start(&[&publishing[..], &flags].concat());
@@ -87,8 +87,8 @@ struct Usage {
 }
 
 impl Usage {
-    fn of(node: &NodeProcess, metrics: &str) -> Self {
-        let (publishing, snapshots) = publishing(metrics);
+    fn of(node: &NodeProcess) -> Self {
+        let (publishing, snapshots) = node.publishing();
         Self { publishing, snapshots, cpu: node.cpu().as_secs_f64() }
     }
 
@@ -103,19 +103,16 @@ impl Usage {
 pub fn cost(extent: Extent) {
     let server = serve();
     let url = server.url();
-    let metrics = free_address();
-    let chain = Chain::busy();
-    let node = ingester(&chain.publishing(&url), &["--metrics", &metrics]);
-    wait(&metrics, FIRST);
+    let chain = Chain::busy(SUB_BLOCKS);
+    let node = ingester(&chain.publishing(&url), &[]);
+    wait(&node, FIRST);
     let (mut times, mut cpus) = (Vec::new(), Vec::new());
     let (mut alone, mut with, mut replicas_use) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..extent.runs {
-        let (without, _) = phase(&node, &metrics, &server, extent.sub_blocks, &[]);
-        let addresses = [(); 3].map(|()| free_address());
-        let replicas: Vec<(NodeProcess, String)> =
-            addresses.into_iter().map(|at| (replica(&url, &["--metrics", &at]), at)).collect();
-        wait(&metrics, FIRST);
-        let (among, each) = phase(&node, &metrics, &server, extent.sub_blocks, &replicas);
+        let (without, _) = phase(&node, &server, extent.sub_blocks, &[]);
+        let replicas = [(); 3].map(|()| replica(&url, &[]));
+        wait(&node, FIRST);
+        let (among, each) = phase(&node, &server, extent.sub_blocks, &replicas);
         times.push(among.time - without.time);
         cpus.push(among.cpu - without.cpu);
         replicas_use.extend(each);
@@ -138,6 +135,28 @@ pub fn cost(extent: Extent) {
     at_most("CPU that three replicas add to the ingester's, ms", median("rounds", cpus), 0.5);
 }
 
+/// Compares the publishing of sub-blocks on a replica with that on a node that executes them. The medians are those of sub-blocks that end
+/// no block, because one in [`SUB_BLOCKS`] ends one.
+pub fn applying(extent: Extent) {
+    let (server, chain) = (serve(), Chain::busy(SUB_BLOCKS));
+    let single = ingester(&chain.devnet.flags(), &[]);
+    let _leader = ingester(&chain.publishing(&server.url()), &[]);
+    let both = [replica(&server.url(), &[]), single];
+    let mut ratios = Vec::new();
+    for _ in 0..extent.runs {
+        let begun = both.each_ref().map(|node| node.histogram(PUBLISHING));
+        wait(&both[0], both[0].publishing().1 as usize + extent.sub_blocks);
+        let [applying, executing] = [0, 1].map(|at| {
+            let mut times = Histogram::default();
+            times.add(&both[at].histogram(PUBLISHING), &begun[at]);
+            1e3 * times.percentile(0.5)
+        });
+        println!("  {applying:.2} ms to apply a message, {executing:.2} ms to execute a sub-block");
+        ratios.push(applying / executing);
+    }
+    at_most("applying beside executing", median("ratios of the runs", ratios), 0.2);
+}
+
 /// Means of a phase for each snapshot, in milliseconds.
 #[derive(Clone, Copy)]
 struct Phase {
@@ -148,27 +167,21 @@ struct Phase {
 }
 
 /// Runs `count` sub-blocks. Returns what they took the ingester and the server, and each of the replicas.
-fn phase(
-    node: &NodeProcess,
-    metrics: &str,
-    server: &NatsServer,
-    count: usize,
-    replicas: &[(NodeProcess, String)],
-) -> (Phase, Vec<(f64, f64)>) {
-    let begun = (Usage::of(node, metrics), cpu_of(&server.child));
-    let followed: Vec<Usage> = replicas.iter().map(|(node, metrics)| Usage::of(node, metrics)).collect();
-    wait(metrics, begun.0.snapshots as usize + count);
-    let ended = (Usage::of(node, metrics), cpu_of(&server.child));
+fn phase(node: &NodeProcess, server: &NatsServer, count: usize, replicas: &[NodeProcess]) -> (Phase, Vec<(f64, f64)>) {
+    let begun = (Usage::of(node), cpu_of(&server.child));
+    let followed: Vec<Usage> = replicas.iter().map(Usage::of).collect();
+    wait(node, begun.0.snapshots as usize + count);
+    let ended = (Usage::of(node), cpu_of(&server.child));
     let (time, cpu) = ended.0.each_since(begun.0);
     let server = 1e3 * (ended.1 - begun.1).as_secs_f64() / (ended.0.snapshots - begun.0.snapshots);
     let each = replicas.iter().zip(followed);
-    let each = each.map(|((node, metrics), begun)| Usage::of(node, metrics).each_since(begun));
+    let each = each.map(|(node, begun)| Usage::of(node).each_since(begun));
     (Phase { time, cpu, server }, each.collect())
 }
 
 /// Waits until a node has published so many snapshots.
-fn wait(metrics: &str, count: usize) {
-    while publishing(metrics).1 < count as f64 {
+fn wait(node: &NodeProcess, count: usize) {
+    while node.publishing().1 < count as f64 {
         thread::sleep(Duration::from_millis(100));
     }
 }

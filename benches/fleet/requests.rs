@@ -1,6 +1,6 @@
 //! The requests that a replica answers: beside those of a single node, and over NATS beside HTTP.
 
-use std::{cell::Cell, net::SocketAddr, path::Path, time::Instant};
+use std::{cell::Cell, path::Path, time::Instant};
 
 use bytes::Bytes;
 use futures::future::join_all;
@@ -132,8 +132,7 @@ struct HttpClient {
 impl HttpClient {
     /// Connects to a node, and asks all once.
     async fn connect(node: &NodeProcess, world: &StaticWorld) -> Self {
-        let address: SocketAddr = node.listen.parse().expect("an address");
-        let mut streams = connect(address).await;
+        let mut streams = connect(node.listen).await;
         let requests: Vec<Vec<u8>> = world.bodies.iter().map(|body| post(body)).collect();
         let mut buffer = Vec::new();
         for request in &requests {

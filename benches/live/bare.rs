@@ -1,32 +1,25 @@
-//! The cost of a sub-block's transactions in revm's own loop with the OP stack's handler, as a lower bound.
+//! The cost of a sub-block's transactions in revm's own loop, as a lower bound: without the fees of the OP stack.
 
-use alloy_consensus::transaction::Recovered;
+use alloy_consensus::Transaction;
 use alloy_eips::Decodable2718;
-use alloy_evm::{EvmEnv, FromRecoveredTx, precompiles::PrecompilesMap};
+use alloy_evm::EvmEnv;
 use alloy_primitives::U256;
-use presim::testing::{
-    chain::{ChainTx, Fork, OpFork, OpTx},
-    engine::{OpBlockFees, OpHandler, precompiles_of},
-};
+use presim::testing::chain::ChainTx;
 use revm::{
-    Context, DatabaseCommit, Journal,
+    Context, ExecuteCommitEvm, MainBuilder, MainContext,
     bytecode::Bytecode,
-    context::{BlockEnv, CfgEnv, ContextSetters, ContextTr, Evm, JournalTr},
+    context::{CfgEnv, TxEnv},
     database::{CacheDB, EmptyDB},
-    handler::{EthFrame, Handler, instructions::EthInstructions},
     state::AccountInfo,
 };
 
 use crate::built::Built;
 
-type BareDb<'a> = &'a mut CacheDB<EmptyDB>;
-type BareContext<'a> = Context<BlockEnv, OpTx, CfgEnv<OpFork>, BareDb<'a>, Journal<BareDb<'a>>, OpBlockFees>;
-
 /// A state to which revm applies the transactions of sub-blocks.
 pub struct BareChain {
     db: CacheDB<EmptyDB>,
     /// The environment of the newest block.
-    env: EvmEnv<OpFork>,
+    env: EvmEnv,
     /// The gas of the newest block so far.
     gas: u64,
 }
@@ -52,35 +45,34 @@ impl BareChain {
                 stored.expect("an empty database has no errors");
             }
         }
-        Self { db, env: block.spec.op_evm_env(block.header()), gas: 0 }
+        Self { db, env: env_of(block), gas: 0 }
     }
 
     /// Begins a block, and returns its transactions, cut as its sub-blocks are.
-    pub fn parts(&mut self, block: &Built, split: &[usize]) -> Vec<Vec<OpTx>> {
-        (self.env, self.gas) = (block.spec.op_evm_env(block.header()), 0);
+    pub fn parts(&mut self, block: &Built, split: &[usize]) -> Vec<Vec<TxEnv>> {
+        (self.env, self.gas) = (env_of(block), 0);
         let mut transactions = block.raw().iter().map(|raw| {
-            let tx = ChainTx::decode_2718_exact(raw).expect("a transaction");
-            let tx: Recovered<ChainTx> = tx.recovered().expect("a sender");
-            OpTx::from_recovered_tx(tx.inner(), tx.signer())
+            let tx = ChainTx::decode_2718_exact(raw).expect("a transaction").recovered().expect("a sender");
+            TxEnv {
+                caller: tx.signer(),
+                gas_limit: tx.gas_limit(),
+                gas_price: tx.max_fee_per_gas(),
+                kind: tx.kind(),
+                value: tx.value(),
+                data: tx.input().clone(),
+                ..TxEnv::default()
+            }
         });
         split.iter().map(|count| transactions.by_ref().take(*count).collect()).collect()
     }
 
     /// Runs transactions and commits them. Returns their gas.
-    pub fn run(&mut self, transactions: &[OpTx]) -> u64 {
+    pub fn run(&mut self, transactions: &[TxEnv]) -> u64 {
         let EvmEnv { cfg_env, block_env } = self.env.clone();
-        let fork = cfg_env.spec;
-        let context = BareContext::new(&mut self.db, fork).with_block(block_env).with_cfg(cfg_env);
-        let precompiles = PrecompilesMap::from_static(precompiles_of(Fork::OpStack(fork)));
-        let mut evm: Evm<_, (), _, _, EthFrame> =
-            Evm::new(context, EthInstructions::new_mainnet_with_spec(fork.into()), precompiles);
-        let mut used = 0;
-        for tx in transactions {
-            evm.ctx.set_tx(tx.clone());
-            used += OpHandler::default().run(&mut evm).expect("a transaction").tx_gas_used();
-            let changes = evm.ctx.journal_mut().finalize();
-            evm.ctx.db_mut().commit(changes);
-        }
+        let context = Context::mainnet().with_db(&mut self.db).with_block(block_env).with_cfg(cfg_env);
+        let mut evm = context.build_mainnet();
+        let gas = |tx: &TxEnv| evm.transact_commit(tx.clone()).expect("a transaction").tx_gas_used();
+        let used = transactions.iter().map(gas).sum();
         self.gas += used;
         used
     }
@@ -89,4 +81,12 @@ impl BareChain {
     pub const fn gas(&self) -> u64 {
         self.gas
     }
+}
+
+/// Returns the environment of a block, in which deposits need no fees and no nonces.
+fn env_of(block: &Built) -> EvmEnv {
+    let EvmEnv { cfg_env, block_env } = block.spec.op_evm_env(block.header());
+    let mut cfg = CfgEnv::new_with_spec(cfg_env.spec.into());
+    (cfg.disable_nonce_check, cfg.disable_base_fee, cfg.tx_chain_id_check) = (true, true, false);
+    EvmEnv { cfg_env: cfg, block_env }
 }

@@ -18,9 +18,10 @@ const TRANSACTIONS: usize = 3_000;
 
 /// Prints the medians of so many runs, and returns the ratios of applying to executing: with the recovery of the senders and the roots of
 /// receipts, and without.
-pub fn run(runs: usize) -> (f64, f64) {
-    let FullBlock { spec, codes, before, after, raw, sent } =
-        FullBlock::new(&["amsterdam=0"], TRANSACTIONS, Doing::Swap);
+pub async fn run(runs: usize) -> (f64, f64) {
+    let FullBlock { node, before, after, raw, sent } =
+        FullBlock::new(&["--fork", "amsterdam=0"], TRANSACTIONS, Doing::Swap).await;
+    let backend = node.node.runner().backend.clone();
     let (header, body) = (after.head.header.inner().clone(), after.head.body());
     let list = body.access_list.as_ref().expect("a list");
     println!("  a list of {} accounts", list.len());
@@ -30,12 +31,12 @@ pub fn run(runs: usize) -> (f64, f64) {
     };
     let execute = || {
         let none = Withdrawals::default();
-        black_box(execute_block(&spec, &before, &header, &sent, &[], Some(&none)).expect("it runs"));
+        black_box(execute_block(&backend.spec, &before, &header, &sent, &[], Some(&none)).expect("it runs"));
     };
     let apply = || {
         let view = RemoteState::begin(RemoteSettings::of_bytes(256 << 20), 0, before.head_hash());
         assert_eq!(Some(compute_block_access_list_hash(list)), header.block_access_list_hash);
-        let changes = listed_changes(list, &World::on(view.clone()), &codes);
+        let changes = listed_changes(list, &World::on(view.clone()), &backend.codes);
         black_box(view.advance_by_list(1, after.head_hash(), &changes).expect("it comes next"));
     };
     let (around, execute, apply) = (timed(runs, &around), timed(runs, &execute), timed(runs, &apply));

@@ -5,7 +5,8 @@
 //! `cargo bench --bench live -- all` runs each part three times with 1,000 sub-blocks, and prints the medians of the runs:
 //!
 //! - `busy`: 100 transfers and token calls in each sub-block, warm, one each 50 ms.
-//! - `heavy`: 57 transactions with 150 Mgas in each sub-block, against revm alone, in turn.
+//! - `heavy`: 57 transactions with 150 Mgas in each sub-block, ten to a block, against revm alone, in turn; and the last five sub-blocks
+//!   of a block against the first five.
 //! - `far`: an upstream 50 ms away, 6 dependent reads in each sub-block, one each 200 ms.
 //! - `distant`: canonical blocks without pre-confirmations, one each 200 ms, of an upstream whose messages take 50 ms in each
 //!   direction, with 3 and 6 dependent reads in each block, with traces and without. Measured is by how many blocks the
@@ -52,8 +53,8 @@ use alloy_consensus::{SignableTransaction, TxEip1559, TxEnvelope};
 use alloy_primitives::{Address, B256, TxKind};
 use alloy_signer::SignerSync;
 use presim::testing::{
-    chain::{ChainTx, L1_BLOCK},
-    ledger::FeedProblem,
+    chain::ChainTx,
+    ledger::{Chain, FeedProblem},
     source::devnet::world::dev_signers,
 };
 use serde_json::{Value, json};
@@ -62,6 +63,7 @@ use self::{
     bare::BareChain,
     built::{BASE_TIME, BURNER, Built, CHASES, DEPOSITOR, OP_CHAIN, TRAILS, base_time, chase, is_on_trail},
     full_block::Doing,
+    op_chain::L1_BLOCK,
     stage::{EVERY, LiveStage, busy, busy_transactions, chain_of, chases, encode, launch, serve},
     support::BOUND,
     upstream::SmallUpstream,
@@ -124,8 +126,8 @@ fn main() {
                 "heavy" => heavy_part(extent).await,
                 "far" => far_part(extent).await,
                 "distant" => distant_part(extent).await,
-                "listed" => listed_part(extent),
-                "shadow" => shadow_part(extent),
+                "listed" => listed_part(extent).await,
+                "shadow" => shadow_part(extent).await,
                 _ => canonical_part(extent).await,
             }
         });
@@ -194,7 +196,7 @@ async fn heavy_part(extent: Extent) {
     let mut split = [COUNT; SUBS];
     split[0] += 1;
     let encoded = encode(&blocks, &split);
-    let mut ratios = Vec::new();
+    let (mut ratios, mut lasts) = (Vec::new(), Vec::new());
     for _ in 0..extent.runs {
         // The stream waits for revm.
         let flags = ["--flashblocks-silent-ms", "60000"];
@@ -222,19 +224,24 @@ async fn heavy_part(extent: Extent) {
         stage.never_fell();
         let each = own.iter().zip(&alone).map(|(own, alone)| own.as_secs_f64() / alone.as_secs_f64());
         let ratio = median(each.collect());
+        let half = |from: usize| -> f64 {
+            own.chunks_exact(SUBS).flat_map(|block| &block[from..from + SUBS / 2]).map(Duration::as_secs_f64).sum()
+        };
+        lasts.push(half(SUBS / 2) / half(0));
         percentiles(own);
         let times: Vec<f64> = alone.iter().map(Duration::as_secs_f64).collect();
         println!("  revm alone: p50 {:.2} ms, ratio {ratio:.3}", median(times) * 1e3);
         ratios.push(ratio);
     }
     verdict("times revm", median(ratios), HEAVY_RATIO);
+    println!("  the last five sub-blocks of a block, times the first five: {:.3}", median(lasts));
 }
 
 /// The most time of applying a block from its list, as a part of executing it: with senders and receipts, and without.
 const LISTED: (f64, f64) = (0.5, 0.1);
 
-fn listed_part(extent: Extent) {
-    let (whole, alone) = listed::run(extent.runs.max(5));
+async fn listed_part(extent: Extent) {
+    let (whole, alone) = listed::run(extent.runs.max(5)).await;
     verdict("of executing, senders and receipts included", whole, LISTED.0);
     verdict("of executing, without them", alone, LISTED.1);
 }
@@ -242,10 +249,10 @@ fn listed_part(extent: Extent) {
 /// The most time of shadowing a block without differences, as a multiple of executing it.
 const SHADOW: f64 = 2.5;
 
-fn shadow_part(extent: Extent) {
+async fn shadow_part(extent: Extent) {
     for doing in [Doing::Swap, Doing::Transfer] {
         println!("  {doing:?}");
-        verdict("times executing", shadow::run(extent.runs.max(5), doing), SHADOW);
+        verdict("times executing", shadow::run(extent.runs.max(5), doing).await, SHADOW);
     }
 }
 
@@ -394,7 +401,7 @@ async fn canonical(stage: &LiveStage, number: u64) {
     reaches(stage, "the block is canonical", |snapshots| snapshots.head().number() == number).await;
 }
 
-async fn reaches(stage: &LiveStage, what: &str, is_so: impl Fn(&presim::testing::ledger::Chain) -> bool) {
+async fn reaches(stage: &LiveStage, what: &str, is_so: impl Fn(&Chain) -> bool) {
     let snapshots = stage.node.node.snapshots();
     let mut changes = snapshots.changes();
     let wait = async {

@@ -4,8 +4,8 @@ use std::hint::black_box;
 
 use alloy_eips::eip4895::Withdrawals;
 use presim::testing::{
-    engine::{ShadowedTx, SimulationError, execute_block, shadow_block},
-    ledger::{Block, Included},
+    engine::{execute_block, shadow_block},
+    ledger::Block,
     state::Overlay,
 };
 
@@ -15,8 +15,9 @@ use crate::full_block::{Doing, FullBlock, timed};
 const TRANSACTIONS: usize = 3_000;
 
 /// Prints the medians of so many runs for a block of `doing`, and returns the ratio of shadowing to executing.
-pub fn run(runs: usize, doing: Doing) -> f64 {
-    let FullBlock { spec, before, after, sent, .. } = FullBlock::new(&[], TRANSACTIONS, doing);
+pub async fn run(runs: usize, doing: Doing) -> f64 {
+    let FullBlock { node, before, after, sent, .. } = FullBlock::new(&[], TRANSACTIONS, doing).await;
+    let spec = node.node.runner().backend.spec.clone();
     let under = spec.under("amsterdam").expect("the next fork");
     let header = after.head.header.inner().clone();
     let block = Block::sealed(&after.head).expect("its body");
@@ -26,11 +27,11 @@ pub fn run(runs: usize, doing: Doing) -> f64 {
     };
     let shadow = || {
         let mut overlay = Overlay::new(before.world.clone(), before.hashes.clone());
-        let take = |_: &Included<'_>, tx: ShadowedTx| {
+        let shadowed = shadow_block::<eyre::Report>(&spec, under, &block, 1 << 20, &mut overlay, |_, tx| {
             assert!(tx.difference.is_none(), "{tx:?}");
-            Ok::<_, SimulationError>(())
-        };
-        shadow_block(&spec, under, &block, 1 << 20, &mut overlay, take).expect("it runs");
+            Ok(())
+        });
+        shadowed.expect("it runs");
     };
     let (execute, shadow) = (timed(runs, &execute), timed(runs, &shadow));
     println!("  executing {execute:.1} ms, shadowing {shadow:.1} ms");

@@ -21,7 +21,7 @@ use alloy_genesis::{Genesis, GenesisAccount};
 use alloy_primitives::{Address, Log, keccak256};
 use presim::testing::{
     chain::{BlockHashes, ChainSpec, ChainTx},
-    engine::{BlockProgress, ChainExecutor, FamilyEvm, OpStack, RunEvm, RunPrecompiles},
+    engine::{ChainExecutor, FamilyEvm, OpStack, RunEvm, RunPrecompiles},
     state::{CodeCache, LocalWorld, Overlay, World},
 };
 use revm::context::result::{EVMError, ExecutionResult, Output};
@@ -138,7 +138,8 @@ fn execute(case: &Case, fork: &str, world: &World) -> Result<Outcome, String> {
     let mut overlay = Overlay::new(world.clone(), hashes.clone());
     let mut executor = ChainExecutor::new(spec, &mut overlay, &header, None, &[]);
     let in_block = executor.execute(&tx);
-    let BlockProgress { cumulative_gas: gas_used, blob_gas: da_footprint, .. } = executor.progress();
+    let progress = executor.progress();
+    let (gas_used, da_footprint) = (progress.cumulative_gas, progress.blob_gas);
     let receipt = executor.receipts_mut().pop();
     let post_in_block = case.diff(changes(executor.overlay()));
     if is_blob && in_block.is_err() {

@@ -1,6 +1,7 @@
 //! The clients of the node.
 
 use std::{
+    net::SocketAddr,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -44,7 +45,7 @@ pub struct Load {
 
 impl Load {
     /// Begins to load the node at an address.
-    pub fn begin(listen: &str) -> Self {
+    pub fn begin(listen: SocketAddr) -> Self {
         let done = Arc::<Done>::default();
         let client = |number: u64| Client { url: format!("ws://{listen}"), number, done: done.clone() };
         let mut clients = Vec::new();

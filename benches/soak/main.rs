@@ -35,7 +35,7 @@ const CEILING: f64 = 1_024.;
 const BLOCK: f64 = 2.;
 
 fn main() {
-    if process::is_node() || env::args().any(|arg| arg == "--test" || arg == "--list") {
+    if env::args().any(|arg| arg == "--test" || arg == "--list") {
         return;
     }
     let minutes = argument("--minutes").unwrap_or(MINUTES);
@@ -61,13 +61,14 @@ fn argument(name: &str) -> Option<f64> {
 
 /// Loads the node for this many seconds, and samples its memory each second.
 async fn soak(node: &NodeProcess, seconds: u64) -> Curve {
-    let load = Load::begin(&node.listen);
+    let load = Load::begin(node.listen);
     let (began, mut curve) = (Instant::now(), Curve::default());
     for second in 1..=seconds {
         tokio::time::sleep(Duration::from_secs(second).saturating_sub(began.elapsed())).await;
-        curve.add(Sample { seconds: began.elapsed().as_secs_f64(), memory: node.memory() as f64 });
+        let memory = node.resident() >> 20;
+        curve.add(Sample { seconds: began.elapsed().as_secs_f64(), memory: memory as f64 });
         if second % (seconds / 20).max(1) == 0 {
-            println!("  {second:>5} of {seconds} s: {:>5} MiB; {}", node.memory(), load.done());
+            println!("  {second:>5} of {seconds} s: {memory:>5} MiB; {}", load.done());
         }
     }
     curve

@@ -5,9 +5,10 @@ use alloy_eips::{
     eip7251::CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS,
 };
 use alloy_evm::EvmEnv;
-use alloy_primitives::{Address, B256, Bytes};
+use alloy_primitives::{Address, B256, Bytes, map::B256Map};
+use alloy_rpc_types_eth::{TransactionRequest, simulate::SimulatePayload, state::AccountOverride};
 use presim::testing::{
-    engine::{AccountOverride, Call, CallFees, SimCall, SimulatedBlock, Simulation, StorageOverride, lift_checks},
+    engine::Simulation,
     rpc::{dialect::PRESIM, parse_simulation},
     state::Overlay,
 };
@@ -17,13 +18,15 @@ use revm::{
     context::{ContextTr, TxEnv, either::Either, transaction::TransactionType},
     database::{AccountState, CacheDB},
 };
+use serde_json::Value;
 
-use super::{BodiesChain, Body, GAS_CAP, SHAPE};
+use super::{BodiesChain, Body};
 
 /// A parsed body, and what the bare loop needs precomputed.
 pub struct Request {
     pub body: Body,
     pub sim: Simulation,
+    payload: SimulatePayload,
     /// The environment of each block, by the engine's own headers, and the hash of its parent.
     envs: Vec<(EvmEnv, B256)>,
 }
@@ -32,14 +35,17 @@ impl BodiesChain {
     /// Runs the calls of `request` in revm only; with `SYSTEM`, also the system calls that begin and end each block.
     /// `seen` gets the gas of each call.
     pub fn bare<const SYSTEM: bool>(&self, request: &Request, mut seen: impl FnMut(u64)) {
-        let world = self.snapshot.world.local().expect("all of it is here");
+        let (snapshot, backend) = (self.node.snapshots().newest(), &self.node.runner().backend);
+        let world = snapshot.world.local().expect("all of it is here");
         let mut evm = Context::mainnet().with_db(CacheDB::new(world)).build_mainnet();
-        let mut gas_left = GAS_CAP;
-        for (block, (env, parent)) in request.sim.blocks.iter().zip(&request.envs) {
+        let mut gas_left = backend.limits.gas_cap;
+        for (block, (env, parent)) in request.payload.block_state_calls.iter().zip(&request.envs) {
             evm.ctx.cfg = env.cfg_env.clone();
             evm.ctx.block = env.block_env.clone();
             let db = evm.ctx.db_mut();
-            block.state.iter().for_each(|(address, account)| override_account(db, *address, account));
+            for (address, account) in block.state_overrides.iter().flatten() {
+                override_account(db, *address, account);
+            }
             let mut system = |address: Address, data: Bytes| {
                 if SYSTEM {
                     evm.system_call_commit(address, data).expect("a system call");
@@ -49,9 +55,8 @@ impl BodiesChain {
             system(BEACON_ROOTS_ADDRESS, B256::ZERO.into());
             let mut used = 0;
             for call in &block.calls {
-                let SimCall::Unsigned(call) = call else { panic!("the bodies have no signed transaction") };
                 let most = (env.block_env.gas_limit - used).min(gas_left);
-                let tx = transaction(call, most, self.backend.spec.chain_id());
+                let tx = transaction(call, most, backend.spec.chain_id());
                 let gas = evm.transact_commit(tx).expect("a call").tx_gas_used();
                 (used, gas_left) = (used + gas, gas_left - gas);
                 seen(gas);
@@ -82,44 +87,38 @@ fn override_account<D: revm::DatabaseRef<Error: std::fmt::Debug>>(
         known.info =
             known.info.clone().with_code_and_hash(Bytecode::new_raw(code.clone()), alloy_primitives::keccak256(code));
     }
-    match &account.storage {
-        StorageOverride::Keep => {}
-        StorageOverride::Replace(slots) => {
-            db.replace_account_storage(address, slots.iter().copied().collect()).expect("slots");
-        }
-        StorageOverride::Diff(slots) => known.storage.extend(slots.iter().copied()),
+    let slots = |slots: &B256Map<B256>| slots.iter().map(|(slot, value)| ((*slot).into(), (*value).into())).collect();
+    if let Some(state) = &account.state {
+        db.replace_account_storage(address, slots(state)).expect("slots");
+    } else if let Some(state_diff) = &account.state_diff {
+        known.storage.extend(slots(state_diff));
     }
 }
 
 /// Returns a call as revm takes it, with at most this gas.
-fn transaction(call: &Call, most: u64, chain_id: u64) -> TxEnv {
-    let (price, priority) = match call.fees {
-        CallFees::GasPrice(price) => (price, None),
-        CallFees::Market { max_fee, max_priority } => {
-            (max_fee.unwrap_or_default(), Some(max_priority.unwrap_or_default()))
-        }
-    };
+fn transaction(call: &TransactionRequest, most: u64, chain_id: u64) -> TxEnv {
+    let is_market = call.max_fee_per_gas.is_some() || call.max_priority_fee_per_gas.is_some();
     let kind = if call.authorization_list.is_some() {
         TransactionType::Eip7702
-    } else if call.blob_hashes.is_some() {
+    } else if call.blob_versioned_hashes.is_some() {
         TransactionType::Eip4844
-    } else if priority.is_some() {
+    } else if is_market {
         TransactionType::Eip1559
     } else {
         TransactionType::Eip2930
     };
     TxEnv {
         tx_type: kind as u8,
-        caller: call.from,
+        caller: call.from.unwrap_or_default(),
         gas_limit: call.gas.unwrap_or(most),
-        gas_price: price,
-        gas_priority_fee: priority,
-        kind: call.to,
-        value: call.value,
-        data: call.data.clone(),
+        gas_price: call.gas_price.or(call.max_fee_per_gas).unwrap_or_default(),
+        gas_priority_fee: is_market.then(|| call.max_priority_fee_per_gas.unwrap_or_default()),
+        kind: call.to.unwrap_or_default(),
+        value: call.value.unwrap_or_default(),
+        data: call.input.input().cloned().unwrap_or_default(),
         chain_id: Some(chain_id),
         access_list: call.access_list.clone().unwrap_or_default(),
-        blob_hashes: call.blob_hashes.clone().unwrap_or_default(),
+        blob_hashes: call.blob_versioned_hashes.clone().unwrap_or_default(),
         max_fee_per_blob_gas: call.max_fee_per_blob_gas.unwrap_or_default(),
         authorization_list: call.authorization_list.iter().flatten().cloned().map(Either::Left).collect(),
         ..TxEnv::default()
@@ -127,38 +126,36 @@ fn transaction(call: &Call, most: u64, chain_id: u64) -> TxEnv {
 }
 
 impl Request {
-    /// Parses a body and prepares it for the bare loop.
+    /// Parses a body, prepares it for the bare loop, and checks that all three ways use the same gas.
     pub fn new(chain: &BodiesChain, body: Body) -> Self {
-        let request = parse_simulation(body.params.get(), &PRESIM, &SHAPE).expect("a simulation");
+        let (snapshot, backend) = (chain.node.snapshots().newest(), &chain.node.runner().backend);
+        let request = parse_simulation(body.params.get(), &PRESIM, &backend.limits.shape).expect("a simulation");
         let sim = request.simulation;
-        let blocks = chain.simulate(&sim, &mut Overlay::default()).blocks;
-        let envs = blocks
-            .iter()
-            .map(|block| {
-                let header = &block.listing.as_ref().expect("headers are asked for").header;
-                let mut env = chain.backend.spec.evm_env(header);
-                lift_checks(&mut env);
-                env.cfg_env.disable_base_fee = true;
-                (env, header.parent_hash)
-            })
-            .collect();
-        let request = Self { body, sim, envs };
-        request.check(chain, &blocks);
+        let [payload, _]: [Value; 2] = serde_json::from_str(body.params.get()).expect("a payload and a tag");
+        let payload = serde_json::from_value(payload).expect("a payload of execution-apis");
+        let mut overlay = Overlay::new(snapshot.world.clone(), snapshot.hashes.clone());
+        let rules = backend.rules(&PRESIM);
+        let blocks = backend.engine(&rules, &mut overlay).simulate(&snapshot, &sim).expect("a simulation").blocks;
+        let envs = blocks.iter().map(|block| {
+            let header = &block.listing.as_ref().expect("headers are asked for").header;
+            let mut env = backend.spec.evm_env(header);
+            let cfg = &mut env.cfg_env;
+            (cfg.disable_nonce_check, cfg.disable_base_fee, cfg.disable_block_gas_limit) = (true, true, true);
+            (cfg.disable_eip3607, cfg.tx_gas_limit_cap, cfg.tx_chain_id_check) = (true, Some(u64::MAX), false);
+            (env, header.parent_hash)
+        });
+        let request = Self { body, sim, payload, envs: envs.collect() };
+        let engine: Vec<u64> = blocks.iter().flat_map(|block| &block.calls).map(|call| call.gas_used).collect();
+        let (mut bare, mut with_system) = (Vec::new(), Vec::new());
+        chain.bare::<false>(&request, |gas| bare.push(gas));
+        chain.bare::<true>(&request, |gas| with_system.push(gas));
+        assert_eq!(engine, bare, "the engine and bare revm use the same gas");
+        assert_eq!(engine, with_system, "system calls change no call's gas");
         request
     }
 
     /// Returns the number of calls in the request.
     pub fn calls(&self) -> usize {
         self.sim.blocks.iter().map(|block| block.calls.len()).sum()
-    }
-
-    /// Checks that all three ways use the same gas.
-    fn check(&self, chain: &BodiesChain, blocks: &[SimulatedBlock]) {
-        let engine: Vec<u64> = blocks.iter().flat_map(|block| &block.calls).map(|call| call.gas_used).collect();
-        let (mut bare, mut with_system) = (Vec::new(), Vec::new());
-        chain.bare::<false>(self, |gas| bare.push(gas));
-        chain.bare::<true>(self, |gas| with_system.push(gas));
-        assert_eq!(engine, bare, "the engine and bare revm use the same gas");
-        assert_eq!(engine, with_system, "system calls change no call's gas");
     }
 }

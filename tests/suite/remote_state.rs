@@ -171,11 +171,10 @@ impl Setup {
         script: impl FnMut(usize, &Value) -> ProxyReply + Send + 'static,
     ) -> Option<Self> {
         let genesis = shared("bench/genesis.json")?;
-        let gas_cap = world::GAS_CAP.to_string();
-        let same = ["--feed", "static", "--block-time", "1", "--gas-cap", &gas_cap];
+        let same = ["--feed", "static", "--block-time", "1", "--gas-cap", "1099511627776"];
         let node = TestNode::start(&[&["--genesis", genesis.to_str().unwrap()], same.as_slice()].concat());
         let proxy = Proxy::start(&node, delay, script).await;
-        let BodiesChain { backend, .. } = BodiesChain::load()?;
+        let backend = BodiesChain::start(&["--block-time", "1"])?.node.runner().backend.clone();
         let metrics = Metrics::default();
         let config = UpstreamConfig {
             url: proxy.url.clone(),
@@ -216,8 +215,8 @@ impl Setup {
             past: PastStates::new(1 << 20),
             permits: Semaphore::new(1),
         };
-        let (backend, waiters) = (Arc::new(backend), Waiters::new(1));
-        let runner = RequestRunner::new(backend, executor, snapshots.clone(), waiters, Some(Arc::new(remote)), None);
+        let runner =
+            RequestRunner::new(backend, executor, snapshots.clone(), Waiters::new(1), Some(Arc::new(remote)), None);
         let front = Arc::new(Dispatcher::new(runner, watches, Testing::Off, Vec::new(), &metrics));
         Some(Self { node, proxy, front, view, snapshots, fetcher })
     }

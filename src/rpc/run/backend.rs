@@ -206,11 +206,12 @@ impl Backend {
     }
 
     /// Returns an engine that runs in `overlay` under `rules`.
-    pub(in crate::rpc) fn engine<'a>(&'a self, rules: &'a SimulationRules, overlay: &'a mut Overlay) -> Engine<'a> {
+    pub fn engine<'a>(&'a self, rules: &'a SimulationRules, overlay: &'a mut Overlay) -> Engine<'a> {
         Engine { spec: &self.spec, rules, codes: &self.codes, overlay }
     }
 
-    pub(in crate::rpc) fn rules(&self, dialect: &Dialect) -> SimulationRules {
+    /// Returns the rules of simulations in `dialect`.
+    pub fn rules(&self, dialect: &Dialect) -> SimulationRules {
         SimulationRules {
             base_fee: dialect.base_fee,
             keeps_prev_randao: dialect.keeps_prev_randao,
