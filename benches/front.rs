@@ -21,6 +21,7 @@ use alloy_primitives::address;
 use criterion::{Criterion, Throughput};
 use memchr::memmem;
 use presim::{Config, Node};
+use support::figures::median;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -182,9 +183,4 @@ fn main() {
         let (of_canned, of_empty) = (requests / canned, requests / presim[0]);
         println!("{:30} {requests:10.0} {canned:10.0} {of_canned:10.2} {of_empty:16.2}", can.name);
     }
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }

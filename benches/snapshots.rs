@@ -11,15 +11,13 @@ use std::{
 
 use alloy_primitives::{Address, U256, keccak256};
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput};
-use presim::{
-    Config, Node,
-    testing::{
-        ledger::{Record, Snapshot},
-        state::{AccountChange, LocalWorld},
-    },
+use presim::testing::{
+    ledger::{Record, Snapshot, Snapshots},
+    state::{AccountChange, LocalWorld},
 };
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use revm::state::AccountInfo;
+use support::TestNode;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -37,23 +35,22 @@ fn main() {
         .measurement_time(Duration::from_secs(2))
         .configure_from_args();
     // Nothing but the bench publishes, and the node keeps its default number of snapshots.
-    let flags = ["presim", "--listen", "127.0.0.1:0", "--log", "warn", "--feed", "static"];
-    let node = Node::start(Config::load(flags.map(Into::into)).expect("the flags are right")).expect("it starts");
-    take(&mut criterion, &node);
+    let node = TestNode::start(&["--feed", "static"]);
+    let snapshots = node.node.snapshots();
+    take(&mut criterion, snapshots);
     for size in SIZES {
         let world = build(size);
         for shape in Shape::ALL {
             memory(size, &world, shape);
         }
-        publish(&mut criterion, &node, size, &world);
+        publish(&mut criterion, snapshots, size, &world);
         seal(&mut criterion, size, &world);
     }
     criterion.final_summary();
 }
 
 /// Takes a snapshot while another thread publishes one every 200 µs.
-fn take(criterion: &mut Criterion, node: &Node) {
-    let snapshots = node.snapshots();
+fn take(criterion: &mut Criterion, snapshots: &Arc<Snapshots>) {
     snapshots.apply(Record::SubBlock(after(&snapshots.newest(), |world| *world = build(1_000)))).expect("it fits");
     let done = Arc::new(AtomicBool::new(false));
     let publisher = std::thread::spawn({
@@ -81,11 +78,10 @@ fn take(criterion: &mut Criterion, node: &Node) {
 
 /// Publishes a sub-block's changes: from the world before them to the new snapshot in readers' hands, with the oldest
 /// snapshot evicted. The target is 5 ms, and at most twice the time at a hundred times the size.
-fn publish(criterion: &mut Criterion, node: &Node, size: u64, world: &LocalWorld) {
+fn publish(criterion: &mut Criterion, snapshots: &Snapshots, size: u64, world: &LocalWorld) {
     let mut group = criterion.benchmark_group("publish");
     group.throughput(Throughput::Elements(CHANGED));
     for shape in Shape::ALL {
-        let snapshots = node.snapshots();
         let begin = after(&snapshots.newest(), |now| *now = world.clone());
         snapshots.apply(Record::SubBlock(begin)).expect("it fits");
         let mut random = SmallRng::seed_from_u64(1);

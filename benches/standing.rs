@@ -19,6 +19,7 @@ use std::{
 use alloy_primitives::{Address, B256, U256, hex, keccak256};
 use futures::{SinkExt, StreamExt};
 use serde_json::{Value, json};
+use support::figures::verdict;
 use tokio::net::TcpStream;
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async, tungstenite::Message};
 
@@ -234,12 +235,6 @@ async fn measure(world: &PoolWorld, opens: bool) {
     let mean = |at: usize| (published[at + 1].0 - published[at].0) / (published[at + 1].1 - published[at].1);
     println!("mean time to publish: {:.2} ms alone, {:.2} ms with all standing", mean(0) * 1e3, mean(2) * 1e3);
     verdict("time to publish, standing beside alone", mean(2) / mean(0), 1.2);
-}
-
-/// Prints a measured value, and whether it is at most `most`.
-fn verdict(name: &str, value: f64, most: f64) {
-    let met = if value <= most { "met" } else { "MISSED" };
-    println!("{name}: {value:.3}, goal {most:.3} {met}");
 }
 
 /// Returns the time below which this part of the times is.

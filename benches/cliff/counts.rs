@@ -114,7 +114,7 @@ fn recorder(lines: &str) -> u64 {
 /// maps.
 pub fn child(arguments: &[String]) {
     let [kind, accounts, pending] = arguments else { panic!("expected what to count, accounts and changed slots") };
-    let node = &world::node(accounts.parse().expect("accounts"), pending.parse().expect("changed slots"));
+    let node = &world::node(accounts.parse().expect("accounts"), pending.parse().expect("changed slots")).node;
     let (snapshot, backend) = (node.snapshots().newest(), &node.runner().backend);
     let calls =
         (1..=REQUESTS).map(|sender| json!({ "from": world::address(sender), "to": world::contract(), "value": "0x0" }));

@@ -19,6 +19,8 @@ mod process;
 
 use std::path::Path;
 
+use support::figures::verdict;
+
 use self::process::NodeProcess;
 
 #[global_allocator]
@@ -74,10 +76,4 @@ fn recorded(folder: &Path, flags: &[&str]) -> NodeProcess {
 /// Returns what was asked for, or all if nothing was.
 fn or<'a>(asked: &'a [&'a str], all: &'a [&'a str]) -> &'a [&'a str] {
     if asked.is_empty() { all } else { asked }
-}
-
-/// Prints a claim, the measured value, and whether it is at most `most`.
-fn verdict(claim: &str, value: f64, most: f64) {
-    let verdict = if value <= most { "met" } else { "MISSED" };
-    println!("  {claim}: {value:.3}, at most {most:.3} ({verdict})");
 }

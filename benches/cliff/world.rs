@@ -1,17 +1,13 @@
 //! Worlds of a given size, and the changes of a block being built on them.
 
-use std::io::Write;
-
 use alloy_primitives::{Address, Bytes, U256, keccak256};
-use presim::{
-    Config, Node,
-    testing::{
-        ledger::{Record, Snapshot},
-        state::{AccountChange, LocalWorld},
-    },
+use presim::testing::{
+    ledger::{Record, Snapshot},
+    state::{AccountChange, LocalWorld},
 };
 use revm::{bytecode::Bytecode, state::AccountInfo};
-use tempfile::NamedTempFile;
+use serde_json::value::RawValue;
+use support::TestNode;
 
 /// The number of slots of the contract at [`contract`].
 pub const SLOTS: u64 = 100_000;
@@ -25,18 +21,16 @@ const GENESIS: &str = r#"{"config":{"chainId":1,"homesteadBlock":0,"eip150Block"
     "alloc":{},"difficulty":"0x0","gasLimit":"0x1c9c380","baseFeePerGas":"0x7"}"#;
 
 /// Starts a node on `size` accounts as [`build`] makes them, with the first `pending` slots of the contract changed since.
-pub fn node(size: u64, pending: u64) -> Node {
-    let mut genesis = NamedTempFile::new().expect("a file");
-    genesis.write_all(GENESIS.as_bytes()).expect("a file");
-    let genesis = genesis.path().to_str().expect("the path is UTF-8");
-    let flags = ["presim", "--listen", "127.0.0.1:0", "--log", "error", "--feed", "static", "--genesis", genesis];
-    let node = Node::start(Config::load(flags.map(Into::into)).expect("the flags are right")).expect("it starts");
-    let (mut world, before) = (build(size), node.snapshots().newest());
+pub fn node(size: u64, pending: u64) -> TestNode {
+    let genesis: &RawValue = serde_json::from_str(GENESIS).expect("JSON");
+    let node = TestNode::on(&genesis, &["--feed", "static"]);
+    let snapshots = node.node.snapshots();
+    let (mut world, before) = (build(size), snapshots.newest());
     if pending > 0 {
         world.apply_many(&one_contract(pending, 2));
     }
     let snapshot = Snapshot::new(world, before.head.clone(), None, before.hashes.clone());
-    node.snapshots().apply(Record::SubBlock(snapshot)).expect("it fits");
+    snapshots.apply(Record::SubBlock(snapshot)).expect("it fits");
     node
 }
 

@@ -19,28 +19,20 @@ mod requests;
 mod client;
 #[path = "../world/process.rs"]
 mod process;
-#[path = "../../tests/suite/fleet/server.rs"]
-#[allow(dead_code, reason = "the suite uses the rest of it")]
-mod server;
-#[path = "../../tests/suite/support.rs"]
-#[allow(dead_code, reason = "the suite uses the rest of it")]
-mod support;
-#[path = "../../tests/suite/upstream/mod.rs"]
-#[allow(dead_code, unused_imports, reason = "the suite uses the rest of it")]
-mod upstream;
 
 use std::{
     thread,
     time::{Duration, Instant},
 };
 
-use tokio::runtime::Runtime;
-
-use crate::{
-    process::{NodeProcess, get},
-    server::{NatsServer, program},
+use support::{
+    BOUND,
+    nats::{NatsServer, program},
     upstream::StreamedDevnet,
 };
+use tokio::runtime::Runtime;
+
+use crate::process::{NodeProcess, get};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -138,18 +130,10 @@ fn replica(url: &str, flags: &[&str]) -> NodeProcess {
     let node = NodeProcess::start(&[&["--follow", url, "--fleet", FLEET], flags].concat());
     let began = Instant::now();
     while !get(node.listen, "/ready").starts_with("HTTP/1.1 200") {
-        assert!(began.elapsed() < support::BOUND, "the replica is not ready");
+        assert!(began.elapsed() < BOUND, "the replica is not ready");
         thread::sleep(Duration::from_millis(2));
     }
     node
-}
-
-/// Prints the percentiles of times, and returns the 99th in milliseconds.
-fn percentiles(mut times: Vec<Duration>) -> f64 {
-    times.sort_unstable();
-    let at = |share: f64| times[((times.len() - 1) as f64 * share).round() as usize].as_secs_f64() * 1e3;
-    println!("  p50 {:.2} ms, p99 {:.2} ms, most {:.2} ms of {}", at(0.5), at(0.99), at(1.0), times.len());
-    at(0.99)
 }
 
 /// Returns the median of values, and prints all of them in order.
@@ -158,19 +142,4 @@ fn median(what: &str, mut values: Vec<f64>) -> f64 {
     let texts: Vec<String> = values.iter().map(|value| format!("{value:.3}")).collect();
     println!("  {what}: {}", texts.join(" "));
     values[values.len() / 2]
-}
-
-/// Prints a value, and whether it is at most `most`.
-fn at_most(what: &str, value: f64, most: f64) {
-    verdict(what, value, most, value <= most, "at most");
-}
-
-/// Prints a value, and whether it is at least `least`.
-fn at_least(what: &str, value: f64, least: f64) {
-    verdict(what, value, least, value >= least, "at least");
-}
-
-fn verdict(what: &str, value: f64, goal: f64, is_met: bool, side: &str) {
-    let met = if is_met { "met" } else { "MISSED" };
-    println!("{what}: {value:.3}, goal {side} {goal} {met}");
 }

@@ -7,13 +7,16 @@ use std::{
 };
 
 use presim::testing::ledger::{SnapshotId, Snapshots};
+use support::{
+    TestNode,
+    figures::{self, percentiles, verdict},
+    nats::NatsServer,
+};
 
 use crate::{
-    Chain, Extent, FLEET, SUB_BLOCKS, at_most, ingester, median, percentiles,
+    Chain, Extent, FLEET, SUB_BLOCKS, ingester, median,
     process::{Histogram, NodeProcess, PUBLISHING, cpu_of},
     replica, serve,
-    server::NatsServer,
-    support::TestNode,
 };
 
 /// The snapshots at the beginning that are not counted, while caches fill.
@@ -48,7 +51,7 @@ pub fn visible(extent: Extent) {
         println!("  all:");
         worst.push(part(times));
     }
-    at_most("publish to visible on a replica, ms at p99", median("ms at p99 of each run", worst), 8.0);
+    verdict("publish to visible on a replica, ms at p99", median("ms at p99 of each run", worst), 8.0);
 }
 
 /// Returns the times of `count` snapshots from the leader to the replica, and whether each opens a block on one that was sealed.
@@ -119,7 +122,7 @@ pub fn cost(extent: Extent) {
         alone.push(without);
         with.push(among);
     }
-    let of = |phases: &[Phase], value: fn(&Phase) -> f64| middle(phases.iter().map(value).collect());
+    let of = |phases: &[Phase], value: fn(&Phase) -> f64| figures::median(phases.iter().map(value).collect());
     let line = |name: &str, phases: &[Phase]| {
         let [time, cpu, server] = [of(phases, |one| one.time), of(phases, |one| one.cpu), of(phases, |one| one.server)];
         println!("  {name}: {time:.2} ms to publish, CPU of {cpu:.2} ms; nats-server: CPU of {server:.2} ms");
@@ -128,11 +131,15 @@ pub fn cost(extent: Extent) {
     line("ingester alone", &alone);
     line("with three replicas", &with);
     let (time, cpu): (Vec<f64>, Vec<f64>) = replicas_use.into_iter().unzip();
-    println!("  each replica: {:.2} ms from arrival to visible, CPU of {:.2} ms", middle(time), middle(cpu));
+    println!(
+        "  each replica: {:.2} ms from arrival to visible, CPU of {:.2} ms",
+        figures::median(time),
+        figures::median(cpu)
+    );
     let state = runtime().block_on(async { server.stream(FLEET).await.cached_info().state.clone() });
     println!("  the stream: {} bytes a message", state.bytes / state.messages.max(1));
-    at_most("time to publish that three replicas add, ms", median("rounds", times), 0.5);
-    at_most("CPU that three replicas add to the ingester's, ms", median("rounds", cpus), 0.5);
+    verdict("time to publish that three replicas add, ms", median("rounds", times), 0.5);
+    verdict("CPU that three replicas add to the ingester's, ms", median("rounds", cpus), 0.5);
 }
 
 /// Compares the publishing of sub-blocks on a replica with that on a node that executes them. The medians are those of sub-blocks that end
@@ -154,7 +161,7 @@ pub fn applying(extent: Extent) {
         println!("  {applying:.2} ms to apply a message, {executing:.2} ms to execute a sub-block");
         ratios.push(applying / executing);
     }
-    at_most("applying beside executing", median("ratios of the runs", ratios), 0.2);
+    verdict("applying beside executing", median("ratios of the runs", ratios), 0.2);
 }
 
 /// Means of a phase for each snapshot, in milliseconds.
@@ -184,11 +191,6 @@ fn wait(node: &NodeProcess, count: usize) {
     while node.publishing().1 < count as f64 {
         thread::sleep(Duration::from_millis(100));
     }
-}
-
-fn middle(mut values: Vec<f64>) -> f64 {
-    values.sort_unstable_by(f64::total_cmp);
-    values[values.len() / 2]
 }
 
 /// Returns a runtime for what the bench asks for itself.

@@ -4,10 +4,11 @@ use std::{cell::Cell, path::Path, time::Instant};
 
 use bytes::Bytes;
 use futures::future::join_all;
+use support::figures::at_least;
 use tokio::net::TcpStream;
 
 use crate::{
-    Extent, FLEET, at_least,
+    Extent, FLEET,
     client::{CONNECTIONS, connect, exchange, post},
     ingester, median,
     process::{NodeProcess, cpu_of},

@@ -12,8 +12,7 @@ use revm::{
     database::{CacheDB, EmptyDB},
     state::AccountInfo,
 };
-
-use crate::built::Built;
+use support::built::Built;
 
 /// A state to which revm applies the transactions of sub-blocks.
 pub struct BareChain {

@@ -8,8 +8,7 @@ use alloy_primitives::{Address, Bytes, U256};
 use alloy_sol_types::{SolCall, sol};
 use presim::testing::{chain::ChainTx, ledger::Snapshot};
 use serde_json::json;
-
-use crate::support::TestNode;
+use support::TestNode;
 
 sol! {
     function swapExactETHForTokens(uint256 amountOutMin, address[] path, address to, uint256 deadline);

@@ -24,22 +24,6 @@ mod full_block;
 mod listed;
 mod shadow;
 
-#[path = "../../tests/suite/live/built.rs"]
-#[allow(dead_code, reason = "the suite uses the rest of it")]
-mod built;
-#[path = "../../tests/suite/op_chain.rs"]
-#[allow(dead_code, reason = "the suite uses the rest of it")]
-mod op_chain;
-#[path = "../../tests/suite/live/stage.rs"]
-#[allow(dead_code, reason = "the suite uses the rest of it")]
-mod stage;
-#[path = "../../tests/suite/support.rs"]
-#[allow(dead_code, reason = "the suite uses the rest of it")]
-mod support;
-#[path = "../../tests/suite/upstream/mod.rs"]
-#[allow(dead_code, unused_imports, reason = "the suite uses the rest of it")]
-mod upstream;
-
 use std::{
     collections::HashMap,
     sync::{
@@ -59,15 +43,16 @@ use presim::testing::{
 };
 use serde_json::{Value, json};
 
-use self::{
-    bare::BareChain,
+use support::{
+    BOUND,
     built::{BASE_TIME, BURNER, Built, CHASES, DEPOSITOR, OP_CHAIN, TRAILS, base_time, chase, is_on_trail},
-    full_block::Doing,
+    figures::{median, percentiles, verdict},
     op_chain::L1_BLOCK,
     stage::{EVERY, LiveStage, busy, busy_transactions, chain_of, chases, encode, launch, serve},
-    support::BOUND,
     upstream::SmallUpstream,
 };
+
+use self::{bare::BareChain, full_block::Doing};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -412,23 +397,4 @@ async fn reaches(stage: &LiveStage, what: &str, is_so: impl Fn(&Chain) -> bool) 
         }
     };
     assert!(tokio::time::timeout(BOUND, wait).await.is_ok(), "{what}: not in time");
-}
-
-/// Prints the percentiles, and returns the 99th in milliseconds.
-fn percentiles(mut times: Vec<Duration>) -> f64 {
-    times.sort_unstable();
-    let at = |share: f64| times[((times.len() - 1) as f64 * share).round() as usize].as_secs_f64() * 1e3;
-    println!("  p50 {:.2} ms, p99 {:.2} ms, most {:.2} ms", at(0.5), at(0.99), at(1.0));
-    at(0.99)
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_unstable_by(f64::total_cmp);
-    values[values.len() / 2]
-}
-
-/// Prints a measured value, the median of the runs, and whether it is at most `most`.
-fn verdict(what: &str, value: f64, most: f64) {
-    let verdict = if value <= most { "met" } else { "MISSED" };
-    println!("  median of the runs: {value:.3} {what}, at most {most} ({verdict})");
 }

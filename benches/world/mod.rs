@@ -20,6 +20,7 @@ use presim::{
 };
 use serde::Deserialize;
 use serde_json::value::RawValue;
+pub use support::figures::median;
 
 /// The folder of the genesis and the workloads.
 pub const BODIES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../shared/bench");
@@ -94,9 +95,4 @@ impl BodiesChain {
 /// Returns a meter that is far from its limits.
 pub fn meter() -> Meter {
     Meter::until(Instant::now() + Duration::from_secs(60), Arc::default(), None)
-}
-
-pub fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }

@@ -17,7 +17,6 @@ mod proxy;
 mod recorded;
 mod relay;
 mod requests;
-pub mod server;
 mod wallet;
 
 use std::time::Duration;
@@ -25,6 +24,7 @@ use std::time::Duration;
 use alloy_primitives::B256;
 use presim::testing::ledger::{Selector, SnapshotId};
 use serde_json::{Value, json};
+pub use support::nats as server;
 
 use crate::{
     live::with_usual,

@@ -3,7 +3,6 @@
 mod aged;
 mod aliases;
 mod balanced;
-pub mod built;
 mod differences;
 mod distant;
 mod faults;
@@ -20,7 +19,6 @@ mod reorgs;
 mod restarts;
 mod rise;
 mod rules;
-pub mod stage;
 mod startup;
 mod wallet;
 mod watch;
@@ -30,6 +28,7 @@ use std::time::Duration;
 use alloy_primitives::B256;
 use presim::testing::ledger::{Chain, FeedProblem};
 use serde_json::Value;
+pub use support::{built, stage};
 
 use self::stage::{launch, serve};
 use crate::{

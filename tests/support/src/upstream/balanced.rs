@@ -46,7 +46,7 @@ impl BalancedUpstream {
             unknown: Mutex::default(),
             requests: AtomicUsize::new(0),
             behind: AtomicUsize::new(0),
-            client: crate::support::http(),
+            client: crate::http(),
         });
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let url = format!("http://{}", listener.local_addr().expect("an address"));

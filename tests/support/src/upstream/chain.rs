@@ -15,7 +15,7 @@ use op_alloy::{
 };
 use serde_json::{Value, json};
 
-use crate::support::{number, shared};
+use crate::{number, shared};
 
 /// Accounts, in the form of a genesis file.
 pub type State = BTreeMap<Address, GenesisAccount>;

@@ -16,7 +16,7 @@ use tempfile::NamedTempFile;
 use tokio::task::AbortHandle;
 
 use super::{FlashblocksServer, cut::base_of};
-use crate::support::TestNode;
+use crate::TestNode;
 
 /// A contract that returns its slot 0, and stores its first word of input there if there is one.
 pub const KEEPER: Address = Address::repeat_byte(0xc0);

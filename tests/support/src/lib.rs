@@ -1,4 +1,12 @@
-//! A node in this process on a port of its own, and a client that speaks real HTTP to it.
+//! A node in this process on a port of its own, and a client that speaks real HTTP to it. The modules have the servers that such a node
+//! follows, and the blocks that they serve.
+
+pub mod built;
+pub mod figures;
+pub mod nats;
+pub mod op_chain;
+pub mod stage;
+pub mod upstream;
 
 use std::{
     collections::VecDeque,
@@ -268,7 +276,7 @@ pub fn http() -> reqwest::Client {
 
 /// Returns the path of a file beside the project. If it does not exist, prints that the test is skipped and returns `None`.
 pub fn shared(path: &str) -> Option<PathBuf> {
-    let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../shared").join(path);
+    let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared").join(path);
     if file.exists() {
         return Some(file);
     }

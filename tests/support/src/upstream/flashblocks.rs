@@ -27,7 +27,7 @@ use tokio_tungstenite::{
     },
 };
 
-use crate::support::BOUND;
+use crate::BOUND;
 
 /// A WebSocket server on a port of its own. It sends each message to all clients that are connected at that moment.
 pub struct FlashblocksServer {

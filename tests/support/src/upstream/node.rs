@@ -37,7 +37,7 @@ use tokio::{
 use tokio_tungstenite::{accept_async, tungstenite::Message};
 
 use super::{UpstreamBlock, UpstreamChain, chain::slot};
-use crate::support::BOUND;
+use crate::BOUND;
 
 /// A JSON-RPC node on a port of its own: HTTP, and WebSocket with `newHeads`, at the same address, both with batches.
 ///

@@ -9,7 +9,7 @@ use std::{
 
 use tempfile::TempDir;
 
-use crate::support::{BOUND, skip};
+use crate::{BOUND, skip};
 
 /// A NATS server with streams, which is killed when dropped.
 pub struct NatsServer {

@@ -16,7 +16,7 @@ use tokio_tungstenite::tungstenite::Message;
 
 use super::built::{Built, OP_CHAIN, chase, sent_by, token};
 use crate::{
-    support::{BOUND, TestNode},
+    BOUND, TestNode,
     upstream::{FlashblocksServer, SmallUpstream, UpstreamChain},
 };
 

@@ -25,8 +25,8 @@ use presim::testing::{
 use serde_json::{Value, json};
 
 use crate::{
+    hex,
     op_chain::{ATTRIBUTED, L1_BLOCK, SEQUENCER_FEE_VAULT, config as op_config, post_exec},
-    support::hex,
     upstream::{Cumulative, Fixture, State, UpstreamBlock, cut},
 };
 
