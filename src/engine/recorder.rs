@@ -38,11 +38,11 @@ use crate::state::Overlay;
 
 /// Bytes of a frame: its node in a vector that doubles and is moved, and its entry among its parent's children.
 const FRAME: usize = 3 * size_of::<CallTraceNode>() + 64;
-/// Bytes of a frame in Parity's form and of a self-destruction in it, in a vector that doubles too, with its errors. Their addresses are
+/// Bytes of a frame in Parity's form, and of a self-destruction in it, in a vector that doubles too. Their addresses among the frames are
 /// counted by their lengths.
 const FLAT_FRAME: usize = 6 * size_of::<LocalizedTransactionTrace>() + 128;
-/// Bytes of an opcode of a `vmTrace`, as it is recorded and as it is shown, with at most 17 words on the stack. The memory that it writes is
-/// counted by its length.
+/// Bytes of an opcode of a `vmTrace`, as it is recorded and in the answer, each with the at most 17 words that it pushes. The memory that
+/// it writes is counted by its length.
 const VM_STEP: usize = 3 * (size_of::<CallTraceStep>() + size_of::<StepDelta>() + size_of::<TraceMemberOrder>())
     + size_of::<VmInstruction>()
     + 2 * 17 * size_of::<U256>();

@@ -480,7 +480,13 @@ async fn a_trace_as_deep_as_the_evm_goes_is_told() {
         ("debug_traceCall", geths("callTracer"), "\"type\":\"CALL\"", 1026, too_deep),
         ("debug_traceCall", geths("flatCallTracer"), "\"type\":\"call\"", 1026, too_deep),
         // The last call does not begin.
-        ("trace_call", json!([call, ["vmTrace"], "latest", state]), "\"code\":\"0x5f", 1025, "\"op\":\"CALL\",\"sub\":null"),
+        (
+            "trace_call",
+            json!([call, ["vmTrace"], "latest", state]),
+            "\"code\":\"0x5f",
+            1025,
+            "\"op\":\"CALL\",\"sub\":null",
+        ),
     ] {
         // The nesting is too deep for a JSON parser, so the frames are counted in the text.
         let (status, text) = node.post("/", request(1, method, params).to_string()).await;

@@ -2,15 +2,15 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use alloy_primitives::{Address, B256, Bytes, U256};
+use alloy_primitives::{Address, B256, Bytes, U256, hex};
 use alloy_rpc_types_trace::{
-    geth::CallFrame,
+    geth::{CallFrame, StructLog},
     parity::{TraceResults, VmInstruction, VmTrace},
 };
 use revm::bytecode::opcode::OpCode;
 use revm_inspectors::tracing::types::CallTraceNode;
 
-use super::{Object, bounded_value, check_length, data, quantity, quantity_u256, string, try_list, value};
+use super::{Object, bounded_value, check_length, quantity, try_list, value};
 use crate::{
     engine::{Steps, Trace, TraceStep, TracedGas, frame_error},
     rpc::protocol::error::{Result, RpcError},
@@ -56,7 +56,7 @@ fn steps(
     limit: usize,
 ) -> Result<()> {
     // The slots that each contract has read or written so far.
-    let mut storage: HashMap<Address, BTreeMap<U256, U256>> = HashMap::new();
+    let mut storage: HashMap<Address, BTreeMap<B256, B256>> = HashMap::new();
     let mut object = Object::new(out);
     value(object.key("gas"), &gas.gas.tx_gas_used());
     for (name, gas) in dimensions(gas).into_iter().filter(|_| gas.has_two_dimensions) {
@@ -67,83 +67,63 @@ fn steps(
     try_list(object.key("structLogs"), steps.iter(), |out, one| {
         let slots = one.slot.as_ref().map(|slot| {
             let slots = storage.entry(slot.address).or_default();
-            slots.insert(slot.key, slot.value);
-            &*slots
+            slots.insert(slot.key.into(), slot.value.into());
+            slots.clone()
         });
-        step(out, one, slots);
-        check_length(out, limit)
+        bounded_value(out, &struct_log(one, slots), limit)
     })?;
     object.end();
     Ok(())
 }
 
-fn step(out: &mut Vec<u8>, step: &TraceStep, slots: Option<&BTreeMap<U256, U256>>) {
-    let mut object = Object::new(out);
-    value(object.key("pc"), &step.pc);
-    match OpCode::new(step.op) {
-        Some(op) => string(object.key("op"), op.as_str()),
-        None => string(object.key("op"), &format!("opcode {:#x} not defined", step.op)),
+/// Returns a step in geth's form, with the slots that its contract has read or written so far.
+fn struct_log(step: &TraceStep, storage: Option<BTreeMap<B256, B256>>) -> StructLog {
+    StructLog {
+        pc: step.pc as u64,
+        op: match OpCode::new(step.op) {
+            Some(op) => op.as_str().into(),
+            None => format!("opcode {:#x} not defined", step.op).into(),
+        },
+        gas: step.gas,
+        gas_cost: step.gas_cost,
+        depth: step.depth as u64,
+        error: step.error.clone().map(String::from),
+        stack: step.stack.clone().map(Vec::from),
+        return_data: Some(step.return_data.clone()).filter(|data| !data.is_empty()),
+        memory: step
+            .memory
+            .as_ref()
+            .filter(|memory| !memory.is_empty())
+            .map(|memory| memory.chunks(32).map(hex::encode_prefixed).collect()),
+        storage,
+        refund_counter: Some(step.refund).filter(|refund| *refund > 0),
+        ..StructLog::default()
     }
-    value(object.key("gas"), &step.gas);
-    value(object.key("gasCost"), &step.gas_cost);
-    value(object.key("depth"), &step.depth);
-    if let Some(error) = &step.error {
-        string(object.key("error"), error);
-    }
-    if let Some(stack) = &step.stack {
-        super::list(object.key("stack"), stack, |out, word| quantity_u256(out, *word));
-    }
-    if !step.return_data.is_empty() {
-        data(object.key("returnData"), &step.return_data);
-    }
-    if let Some(memory) = step.memory.as_ref().filter(|memory| !memory.is_empty()) {
-        super::list(object.key("memory"), memory.chunks(32), |out, word| {
-            data(out, word);
-        });
-    }
-    if let Some(slots) = slots {
-        let mut object = Object::new(object.key("storage"));
-        for (key, slot) in slots {
-            data(object.key(&B256::from(*key).to_string()), &slot.to_be_bytes::<32>());
-        }
-        object.end();
-    }
-    if step.refund > 0 {
-        value(object.key("refund"), &step.refund);
-    }
-    object.end();
 }
 
 /// Writes `callTracer`'s result. Frames that failed, and the frames inside them, have no logs.
 fn calls(out: &mut Vec<u8>, frames: &[CallTraceNode], with_logs: bool, gas: &TracedGas, limit: usize) -> Result<()> {
-    let mut failed: Vec<bool> = Vec::with_capacity(frames.len());
-    for frame in frames {
-        // A parent comes before its children.
-        let parent = frame.parent.and_then(|parent| failed.get(parent)).copied().unwrap_or(false);
-        failed.push(parent || !frame.trace.success);
-    }
-    let open = |out: &mut Vec<u8>, index: usize, node: &CallTraceNode| {
-        let logs = with_logs && failed.get(index) == Some(&false);
+    let open = |out: &mut Vec<u8>, node: &CallTraceNode, logs: bool| {
         let mut frame = node.geth_empty_call_frame(logs);
         frame.error = node.status().and_then(frame_error);
-        if index == 0 {
+        if node.parent.is_none() {
             frame.gas_used = U256::from(gas.gas.tx_gas_used());
         }
         open_frame(out, &frame, limit)
     };
     let Some(root) = frames.first() else { return Err(RpcError::internal("a call that ran has no frame")) };
-    open(out, 0, root)?;
+    // The open frames, each with whether it has logs and with the number of its children that are written.
+    let logs = with_logs && root.trace.success;
+    let mut path = vec![(root, logs, 0)];
+    open(out, root, logs)?;
     for (name, gas) in dimensions(gas).into_iter().filter(|_| gas.has_two_dimensions) {
         out.extend_from_slice(b",\"");
         out.extend_from_slice(name.as_bytes());
         out.extend_from_slice(b"\":");
         quantity(out, gas);
     }
-    // The open frames, each with the number of its children that are written.
-    let mut path: Vec<(&CallTraceNode, usize)> = vec![(root, 0)];
-    while let Some((node, written)) = path.last_mut() {
-        let child = node.children.get(*written).and_then(|index| frames.get(*index).map(|child| (*index, child)));
-        let Some((index, child)) = child else {
+    while let Some((node, logs, written)) = path.last_mut() {
+        let Some(child) = node.children.get(*written).and_then(|index| frames.get(*index)) else {
             // geth shows a self-destruction as the last call of its frame.
             if let Some(selfdestruct) = node.geth_selfdestruct_call_trace() {
                 begin_call(out, *written);
@@ -157,8 +137,9 @@ fn calls(out: &mut Vec<u8>, frames: &[CallTraceNode], with_logs: bool, gas: &Tra
         };
         begin_call(out, *written);
         *written += 1;
-        open(out, index, child)?;
-        path.push((child, 0));
+        let logs = *logs && child.trace.success;
+        open(out, child, logs)?;
+        path.push((child, logs, 0));
     }
     Ok(())
 }
