@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value, json, value::RawValue};
 
 use crate::{
     objects,
@@ -84,16 +84,9 @@ impl RequestRunner {
         filter.insert("toBlock".to_owned(), json!(format!("{last:#x}")));
         let params = json!([filter]).to_string().into();
         let (_, ours) = self.run(Request { params, ..request.clone() }, run).await?;
-        let theirs = out[start..].trim_ascii_end().strip_suffix(b"]").map_or(start, |list| start + list.len());
-        let ours = ours.get(open_answer(&request.id).len()..).and_then(|list| list.strip_prefix(b"["));
-        let Some(ours) = ours else { return Ok(out) };
-        let is_first = out[start..theirs].trim_ascii() == b"[";
-        out.truncate(theirs);
-        if !is_first && ours != b"]" {
-            out.push(b',');
-        }
-        out.extend_from_slice(ours);
-        Ok(out)
+        let lists = [&out[start..], ours.get(start..).unwrap_or_default()]
+            .map(|list| objects::from_slice::<Vec<&RawValue>>(list));
+        Ok(request.answer(&lists.into_iter().flatten().flatten().collect::<Vec<_>>()))
     }
 }
 

@@ -53,7 +53,9 @@ pub type PollHandler = for<'a> fn(&'a Arc<RequestRunner>, Request) -> BoxFuture<
 
 impl MethodRoute {
     const fn new(name: &'static str, target: RunTarget, handler: Handler, describe: Describe) -> Self {
-        Self { info: MethodInfo::new(name, target), handler, describe }
+        let (scope, waits, by) = (MethodScope::Any, SealedOnly::Nothing, AnsweredBy::Node);
+        let info = MethodInfo { name, index: 0, target, commits: false, scope, waits, by };
+        Self { info, handler, describe }
     }
 
     /// Builds the row of a method that is one run.

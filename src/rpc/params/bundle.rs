@@ -29,7 +29,11 @@ pub fn check_count(count: usize, most: usize) -> Result<()> {
 /// Decodes a transaction from its EIP-2718 bytes and recovers its sender. Drops the blobs of a transaction in network
 /// form, because execution does not depend on them.
 pub fn transaction(raw: &Data, path: impl fmt::Display) -> Result<Recovered<TxEnvelope>> {
-    let SentTransaction { tx, .. } = decode(raw, &path)?;
+    with_sender(decode(raw, &path)?.tx, path)
+}
+
+/// Recovers the sender of a transaction.
+pub fn with_sender(tx: TxEnvelope, path: impl fmt::Display) -> Result<Recovered<TxEnvelope>> {
     tx.try_into_recovered().map_err(|error| RpcError::params(format!("{path}: no recoverable sender: {error}")))
 }
 

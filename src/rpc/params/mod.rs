@@ -12,7 +12,7 @@ mod schema;
 
 pub use self::abi_errors::{AbiItemParam, CustomErrors};
 pub use self::block::NamesBlock;
-pub use self::bundle::{check_count, decode, transaction};
+pub use self::bundle::{check_count, decode, transaction, with_sender};
 pub use self::call::{
     AddressKey, BLOCK_ALIASES, BlockOverridesParam, CallObject, ShapeLimits, StateOverridesParam, block_overrides,
     call_block_overrides, state_overrides,

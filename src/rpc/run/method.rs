@@ -21,21 +21,6 @@ pub struct MethodInfo {
     pub by: AnsweredBy,
 }
 
-impl MethodInfo {
-    /// Creates the facts of a method that the node answers itself, and that commits nothing.
-    pub const fn new(name: &'static str, target: RunTarget) -> Self {
-        Self {
-            name,
-            index: 0,
-            target,
-            commits: false,
-            scope: MethodScope::Any,
-            waits: SealedOnly::Nothing,
-            by: AnsweredBy::Node,
-        }
-    }
-}
-
 /// The nodes that have a method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MethodScope {

@@ -161,8 +161,10 @@ impl GetFilterChanges {
                 }
                 Filter::Logs { filter, range, position } => {
                     let from = position.get();
-                    let published = snapshots.load();
-                    NewLogs::new(backend, filter, *range, &published, run).find(position, from)
+                    let (published, start) = (snapshots.load(), run.out.len() + 1);
+                    let (first, last) = ends(*range);
+                    let search = NewLogs { backend, filter, first, last, published: &published, run, start, count: 0 };
+                    search.find(position, from)
                 }
                 Filter::Pending(hashes) => {
                     let (fresh, moves) = hashes.next(backend.limits.max_logs);
@@ -259,23 +261,11 @@ impl From<Stopped> for Stop {
     }
 }
 
-impl<'a, 'r> NewLogs<'a, 'r> {
-    fn new(
-        backend: &'a Backend,
-        filter: &'a LogFilter,
-        range: LogRange,
-        published: &'a Chain,
-        run: &'a mut Run<'r>,
-    ) -> Self {
-        let (first, last) = ends(range);
-        run.out.push(b'[');
-        let start = run.out.len();
-        Self { backend, filter, first, last, published, run, start, count: 0 }
-    }
-
+impl NewLogs<'_, '_> {
     /// Writes what is new since `from`, up to the limits.
     fn find(mut self, position: &Position<KnownLogs>, from: Arc<KnownLogs>) -> Result<Found> {
         let mut known = KnownLogs::clone(&from);
+        self.run.out.push(b'[');
         let stopped = self.write_all(&mut known).err();
         self.run.out.push(b']');
         match stopped {

@@ -1,13 +1,7 @@
 //! `testing_buildBlockV1`: a block on a parent, which changes nothing.
 
-use alloy_consensus::{
-    Header, Transaction, TxEnvelope, TxReceipt,
-    transaction::{Recovered, SignerRecoverable},
-};
-use alloy_eips::{
-    eip4895::{Withdrawal, Withdrawals},
-    eip7594::BlobTransactionSidecarVariant,
-};
+use alloy_consensus::{Header, Transaction, TxEnvelope, TxReceipt, transaction::Recovered};
+use alloy_eips::eip4895::{Withdrawal, Withdrawals};
 use alloy_evm::block::BlockExecutionError;
 use alloy_hardforks::EthereumHardforks;
 use alloy_primitives::{B256, U256};
@@ -27,6 +21,7 @@ use crate::{
             hex::{Data, Fixed, Quantity},
             schema,
         },
+        params::{decode, with_sender},
         protocol::error::{Result, RpcError},
         run::{Backend, Run},
     },
@@ -94,7 +89,12 @@ impl Query for BuildBlock {
             let length = data.0.len();
             return Err(RpcError::params(format!("params[3]: {length} bytes: expected at most {MAX_EXTRA_DATA}")));
         }
-        let decoded = |list: &Vec<Data>| list.iter().enumerate().map(|(index, raw)| decode(raw, index)).collect();
+        let decoded = |(index, raw): (usize, &Data)| {
+            let path = format!("params[2][{index}]");
+            let SentTransaction { tx, sidecar, .. } = decode(raw, &path)?;
+            Ok((with_sender(tx, path)?, sidecar))
+        };
+        let decoded = |list: &Vec<Data>| list.iter().enumerate().map(decoded).collect::<Result<_>>();
         let given: Option<Vec<_>> = self.transactions.as_ref().map(decoded).transpose()?;
         let spec = &backend.spec;
         if spec.family() == Family::OpStack {
@@ -141,15 +141,6 @@ fn known(run: &mut Run<'_>, applied: Applied) -> Result<Snapshot> {
     run.overlay.add_missed(applied.missed);
     run.ensure_complete()?;
     Ok(applied.snapshot)
-}
-
-/// Returns a signed transaction with its sender, and its blobs if it is in network form.
-fn decode(raw: &Data, index: usize) -> Result<(Recovered<TxEnvelope>, Option<BlobTransactionSidecarVariant>)> {
-    let wrong = |problem: String| RpcError::params(format!("params[2][{index}]: {problem}"));
-    let SentTransaction { tx, sidecar, .. } = SentTransaction::decode(&raw.0)
-        .map_err(|error| wrong(format!("not a signed transaction (EIP-2718): {error}")))?;
-    let tx = tx.try_into_recovered().map_err(|error| wrong(format!("no recoverable sender: {error}")))?;
-    Ok((tx, sidecar))
 }
 
 impl BuildBlock {

@@ -12,13 +12,10 @@ use crate::{
     ledger::Chain,
     rpc::{
         api::{Example, Serve},
-        json::{
-            self,
-            hex::{Fixed, Number, Quantity},
-        },
+        json::hex::{Fixed, Number, Quantity},
         params,
         protocol::error::{Result, RpcError},
-        run::{Backend, Run, request::Request, runner::RequestRunner},
+        run::{Backend, request::Request, runner::RequestRunner},
     },
     source::testing::{ChainChange, ChangeOutcome},
 };
@@ -100,12 +97,7 @@ impl Serve for NodeInfo {
 
     async fn serve<'a>((): &'a (), runner: &'a Arc<RequestRunner>, request: Request) -> Result<Vec<u8>> {
         params::parse::<Self>(&request.params, request.caller.dialect)?;
-        let at = runner.clone();
-        let write = move |backend: &Backend, run: &mut Run<'_>| {
-            json::value(&mut run.out, &NodeDescription::of(backend, run.published, ForkConfig::of(&at)));
-            Ok(())
-        };
-        runner.write(request, write).await
+        Ok(request.answer(&NodeDescription::of(&runner.backend, &request.published, ForkConfig::of(runner))))
     }
 }
 
@@ -178,26 +170,20 @@ impl Serve for Metadata {
         else {
             return Err(RpcError::internal("a chain that does not describe itself"));
         };
-        let published = runner.published();
-        let write = move |backend: &Backend, run: &mut Run<'_>| {
-            let shown = |&(id, BlockNumHash { number, hash }): &(u64, BlockNumHash)| {
-                (format!("{id:#x}"), (number, Fixed(hash.0)))
-            };
-            let metadata = ChainMetadata {
-                client_version: backend.client_version,
-                chain_id: backend.spec.chain_id(),
-                instance_id: Fixed(instance.0),
-                latest_block_number: run.published.head().number(),
-                latest_block_hash: Fixed(run.published.head().hash().0),
-                forked_network: run.published.forked_at().and_then(|fork_block_number| {
-                    let fork_block_hash = Fixed(run.published.sealed_block(fork_block_number)?.hash().0);
-                    Some(ForkedNetwork { chain_id: backend.spec.chain_id(), fork_block_number, fork_block_hash })
-                }),
-                snapshots: saved.iter().map(shown).collect(),
-            };
-            json::value(&mut run.out, &metadata);
-            Ok(())
-        };
-        runner.write(Request { published, ..request }, write).await
+        let (spec, published) = (&runner.backend.spec, runner.published());
+        let shown =
+            |&(id, BlockNumHash { number, hash }): &(u64, BlockNumHash)| (format!("{id:#x}"), (number, Fixed(hash.0)));
+        Ok(request.answer(&ChainMetadata {
+            client_version: runner.backend.client_version,
+            chain_id: spec.chain_id(),
+            instance_id: Fixed(instance.0),
+            latest_block_number: published.head().number(),
+            latest_block_hash: Fixed(published.head().hash().0),
+            forked_network: published.forked_at().and_then(|fork_block_number| {
+                let fork_block_hash = Fixed(published.sealed_block(fork_block_number)?.hash().0);
+                Some(ForkedNetwork { chain_id: spec.chain_id(), fork_block_number, fork_block_hash })
+            }),
+            snapshots: saved.iter().map(shown).collect(),
+        }))
     }
 }
