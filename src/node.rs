@@ -604,9 +604,9 @@ fn show_sizes(
         let mut ticks = tokio::time::interval(Metrics::SIZE_INTERVAL);
         loop {
             ticks.tick().await;
-            let stats = codes.stats();
-            chain.set(stats.chain_bytes as f64);
-            overrides.set(stats.override_bytes as f64);
+            let [chain_bytes, override_bytes] = codes.bytes();
+            chain.set(chain_bytes as f64);
+            overrides.set(override_bytes as f64);
             io.set(memory.held() as f64);
             if let Some((dir, gauges)) = &stored {
                 for ((_, bytes), gauge) in stored_bytes(dir).into_iter().zip(gauges) {

@@ -105,11 +105,6 @@ impl Snapshots {
     /// Creates a second cell that begins with the same publication. Both have the same divergences.
     #[must_use]
     pub fn mirror(&self) -> Self {
-        let published = self.load();
-        Self {
-            changed: watch::Sender::new(published.newest.id),
-            cell: ArcSwap::new(published),
-            divergences: self.divergences.clone(),
-        }
+        Self { divergences: self.divergences.clone(), ..Chain::clone(&self.load()).into() }
     }
 }

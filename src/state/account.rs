@@ -58,6 +58,11 @@ impl Code {
     pub fn of(info: &AccountInfo) -> Self {
         Self { hash: info.code_hash, bytecode: info.code.clone().unwrap_or_default() }
     }
+
+    /// Returns an account with this code as revm reads it.
+    pub fn into_info(self, balance: U256, nonce: u64) -> AccountInfo {
+        AccountInfo { balance, nonce, code_hash: self.hash, account_id: None, code: Some(self.bytecode) }
+    }
 }
 
 /// The net change of one account.
@@ -212,13 +217,7 @@ impl Account {
 
     /// Returns the account as revm reads it, with its code.
     pub fn info(&self) -> AccountInfo {
-        AccountInfo {
-            balance: self.balance,
-            nonce: self.nonce,
-            code_hash: self.code.hash,
-            account_id: None,
-            code: Some(self.code.bytecode.clone()),
-        }
+        self.code.clone().into_info(self.balance, self.nonce)
     }
 }
 

@@ -31,15 +31,6 @@ struct CodeShard {
     bytes: AtomicUsize,
 }
 
-/// The number of bytes a [`CodeCache`] holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CodeStats {
-    /// Bytes for code from the chain.
-    pub chain_bytes: usize,
-    /// Bytes for code from overrides.
-    pub override_bytes: usize,
-}
-
 /// Bytes of an entry beside its code: the entries of map and queue, and what the allocator adds.
 const ENTRY: usize = 384;
 
@@ -62,9 +53,9 @@ impl CodeCache {
         self.get(&self.overrides, code)
     }
 
-    /// Returns the cache's current size.
-    pub fn stats(&self) -> CodeStats {
-        CodeStats { chain_bytes: self.chain.bytes.load(Relaxed), override_bytes: self.overrides.bytes.load(Relaxed) }
+    /// Returns the bytes for code from the chain, and those for code from overrides.
+    pub fn bytes(&self) -> [usize; 2] {
+        [&self.chain, &self.overrides].map(|part| part.bytes.load(Relaxed))
     }
 
     fn get(&self, part: &CodeShard, code: Bytes) -> Code {
@@ -89,7 +80,7 @@ impl CodeCache {
     }
 
     fn evict(&self) {
-        while self.overrides.bytes.load(Relaxed) + self.chain.bytes.load(Relaxed) > self.limit {
+        while self.bytes().iter().sum::<usize>() > self.limit {
             if !self.overrides.drop_oldest() && !self.chain.drop_oldest() {
                 break;
             }

@@ -44,7 +44,12 @@ fn check_gas(header: &Header, body: &BlockBody) -> Result<(), EntryError> {
     }
 }
 
-fn unless_equal<T: PartialEq + Display>(
+/// Checks a value that follows from the header of block `number`.
+///
+/// # Errors
+///
+/// Returns [`EntryError::Mismatch`] if it differs.
+pub fn unless_equal<T: PartialEq + Display>(
     number: u64,
     what: &'static str,
     expected: &T,

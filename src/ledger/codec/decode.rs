@@ -8,6 +8,7 @@ use alloy_primitives::Sealed;
 use super::{
     codes::CodesByHash,
     entry::{Block, Canonical, Entry, GoBack, Head, Preconfirmed, Seal, SubBlock},
+    frame::FrameError,
     stored::StoredSubBlock,
 };
 use crate::{
@@ -17,11 +18,14 @@ use crate::{
     store::{corrupted, problem_of},
 };
 
-/// The reason why an entry is no change of a chain.
+/// The reason why an entry is no change of a chain, or an image is none.
 #[derive(Debug, thiserror::Error)]
 pub enum EntryError {
+    /// Another version of presim wrote it, or it is no frame.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
     /// The entry is malformed, or names what is not known.
-    #[error("a message of the stream cannot be read: {0}")]
+    #[error("it is malformed: {0}")]
     Message(String),
     /// A block does not stand on those that are known.
     #[error(transparent)]

@@ -11,41 +11,15 @@ use super::{
     codes::CodesByHash,
     decode::EntryError,
     entry::Entry,
-    frame::{self, FrameError, MAX_IMAGE_BYTES, unpack},
+    frame::{self, MAX_IMAGE_BYTES, unpack},
     items::ItemBudget,
 };
 use crate::{
     chain::SealedBlock,
-    ledger::{Chain, FeedState, Record, Retention, Snapshot, SnapshotId, Stamp, Unfit},
+    ledger::{Chain, FeedState, Record, Retention, Snapshot, SnapshotId, Stamp},
     state::{CodeCache, RemoteSettings, RemoteState, World},
-    store::{corrupted, problem_of},
+    store::corrupted,
 };
-
-/// The reason why an image cannot be read.
-#[derive(Debug, thiserror::Error)]
-pub enum ImageError {
-    /// Another version of presim wrote it, or it is no frame.
-    #[error(transparent)]
-    Frame(#[from] FrameError),
-    /// The content is invalid.
-    #[error("it is malformed: {0}")]
-    Malformed(String),
-    /// A change in it is none of its chain's.
-    #[error(transparent)]
-    Entry(#[from] EntryError),
-}
-
-impl From<redb::Error> for ImageError {
-    fn from(error: redb::Error) -> Self {
-        Self::Malformed(problem_of(error))
-    }
-}
-
-impl From<Unfit> for ImageError {
-    fn from(unfit: Unfit) -> Self {
-        Self::Entry(unfit.into())
-    }
-}
 
 #[derive(RlpEncodable, RlpDecodable)]
 struct ImageFields {
@@ -88,8 +62,8 @@ pub fn write(chain: &Chain) -> Vec<u8> {
 ///
 /// # Errors
 ///
-/// Returns [`ImageError`] if the bytes are no image, or a block does not match its header.
-pub fn read(bytes: &[u8], codes: &CodeCache, kept: Retention, cache: usize) -> Result<Chain, ImageError> {
+/// Returns [`EntryError`] if the bytes are no image, or a block does not match its header.
+pub fn read(bytes: &[u8], codes: &CodeCache, kept: Retention, cache: usize) -> Result<Chain, EntryError> {
     let mut items = ItemBudget::of(MAX_IMAGE_BYTES);
     let ImageFields { id, newest, entries, headers, codes: brought } =
         items.decode(&unpack(bytes, MAX_IMAGE_BYTES)?)?;

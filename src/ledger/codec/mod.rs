@@ -19,7 +19,7 @@ mod stored;
 mod time;
 
 pub use self::{
-    check::check,
+    check::{check, unless_equal},
     codes::CodesByHash,
     decode::EntryError,
     entry::{Block, Entry},

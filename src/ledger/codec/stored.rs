@@ -182,16 +182,9 @@ impl From<&AccountChange> for StoredChange {
 impl StoredChange {
     /// Returns the change of an account that has this code after it.
     pub fn read(self, code: Code) -> AccountChange {
-        let info = self.account.0.map(|account| AccountInfo {
-            balance: account.balance,
-            nonce: account.nonce,
-            code_hash: account.code_hash,
-            code: Some(code.bytecode),
-            account_id: None,
-        });
         AccountChange {
             address: self.address,
-            info,
+            info: self.account.0.map(|account| code.into_info(account.balance, account.nonce)),
             storage_cleared: self.storage_cleared,
             slots: self.slots.into_iter().map(|slot| (slot.key, slot.value)).collect(),
         }

@@ -16,7 +16,7 @@ use crate::{
     chain::{BlockHashes, BlockKeeper, SealedBlock},
     ledger::{
         Chain, FeedState, Record, Retention, Snapshot, SnapshotId, Snapshots, Stamp,
-        codec::{CodesByHash, Entry, EntryError, StoredAccount, StoredHeader},
+        codec::{CodesByHash, Entry, EntryError, StoredAccount, StoredHeader, unless_equal},
     },
     state::{Account, CodeCache, LocalWorld},
     store::{StoreError, corrupted, decode},
@@ -39,15 +39,8 @@ fn read_codes(transaction: &ReadTransaction, codes: &CodeCache) -> Result<CodesB
 fn check_head(chain: &Chain) -> Result<(), redb::Error> {
     let sealed = chain.latest();
     let (root, header) = (sealed.world.local().map(LocalWorld::state_root_in_parallel), &sealed.head.header);
-    if root != Some(header.state_root) {
-        return Err(corrupted(format!(
-            "the state of block {} does not match its header: expected root {}, got {}",
-            header.number,
-            header.state_root,
-            root.unwrap_or_default()
-        )));
-    }
-    Ok(())
+    let equal = unless_equal(header.number, "stateRoot", &header.state_root, &root.unwrap_or_default());
+    equal.map_err(|error| corrupted(error.to_string()))
 }
 
 impl Journal {

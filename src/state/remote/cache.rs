@@ -164,16 +164,6 @@ impl Shared {
         caches.into_iter().max_by_key(|cache| cache.bytes.load(Relaxed))
     }
 
-    pub fn stats(&self) -> RemoteStats {
-        RemoteStats {
-            entries: self.entries.load(Relaxed),
-            bytes: self.held_bytes(),
-            hits: self.hits.load(Relaxed),
-            misses: self.misses.load(Relaxed),
-            evicted: self.evicted.load(Relaxed),
-        }
-    }
-
     fn held_bytes(&self) -> usize {
         self.bytes.load(Relaxed) + self.codes.bytes()
     }
@@ -240,7 +230,13 @@ impl RemoteState {
 
     /// Returns the size and the hit counts of all caches of its chain.
     pub fn stats(&self) -> RemoteStats {
-        self.shared.stats()
+        RemoteStats {
+            entries: self.shared.entries.load(Relaxed),
+            bytes: self.shared.held_bytes(),
+            hits: self.shared.hits.load(Relaxed),
+            misses: self.shared.misses.load(Relaxed),
+            evicted: self.shared.evicted.load(Relaxed),
+        }
     }
 
     /// Adds to the counts of reads. Runs count locally first, because a shared counter would be contended.

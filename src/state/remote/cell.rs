@@ -83,12 +83,6 @@ impl Cell {
 impl AccountFields {
     pub fn info(&self) -> AccountInfo {
         let code = self.code.as_ref().map(|held| held.code.clone()).unwrap_or_default();
-        AccountInfo {
-            balance: self.balance,
-            nonce: self.nonce,
-            code_hash: code.hash,
-            account_id: None,
-            code: Some(code.bytecode),
-        }
+        code.into_info(self.balance, self.nonce)
     }
 }

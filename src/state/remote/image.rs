@@ -2,9 +2,8 @@
 
 use alloy_primitives::{Address, B256, Bytes, U256, map::HashMap};
 use alloy_rlp::{RlpDecodable, RlpEncodable};
-use revm::bytecode::Bytecode;
 
-use super::{Fetched, Miss, RemoteView, cell::AccountFields};
+use super::{Fetched, Miss, RemoteView, cell::AccountFields, held::HeldValue};
 use crate::state::CodeCache;
 
 /// The known state after one block.
@@ -92,12 +91,24 @@ impl RemoteImage {
         hashes.chain(accounts)
     }
 
-    /// Returns the index of a code, counted from 1, and adds the code if it has none among `indices`.
-    fn add_code(&mut self, hash: B256, code: &Bytecode, indices: &mut HashMap<B256, u64>) -> u64 {
-        *indices.entry(hash).or_insert_with(|| {
-            self.codes.push(code.original_bytes());
-            self.codes.len() as u64
-        })
+    /// Returns an account whose fields are these, as far as they are known. Adds its code if that has no index among `indices`.
+    fn account(
+        &mut self,
+        address: Address,
+        fields: Option<&Option<AccountFields>>,
+        indices: &mut HashMap<B256, u64>,
+    ) -> ImageAccount {
+        let mut account = ImageAccount { address, is_known: fields.is_some(), ..ImageAccount::default() };
+        if let Some(Some(AccountFields { balance, nonce, code })) = fields {
+            (account.balance, account.nonce) = (*balance, *nonce);
+            if let Some(held) = code {
+                account.code = *indices.entry(held.code.hash).or_insert_with(|| {
+                    self.codes.push(held.code.bytecode.original_bytes());
+                    self.codes.len() as u64
+                });
+            }
+        }
+        account
     }
 }
 
@@ -114,14 +125,8 @@ impl RemoteView {
                 let value = *versions.value.at(block, since)?;
                 Some(StoredSlot { key: *slot, value })
             });
-            let mut account = ImageAccount { address: *entry.key(), slots: slots.collect(), ..ImageAccount::default() };
-            account.is_known = info.is_some();
-            if let Some(Some(AccountFields { balance, nonce, code })) = info {
-                (account.balance, account.nonce) = (*balance, *nonce);
-                if let Some(held) = code {
-                    account.code = image.add_code(held.code.hash, &held.code.bytecode, &mut indices);
-                }
-            }
+            let mut account = image.account(*entry.key(), info, &mut indices);
+            account.slots = slots.collect();
             if account.is_known || !account.slots.is_empty() {
                 image.accounts.push(account);
             }
@@ -142,27 +147,19 @@ impl RemoteView {
         let mut image = RemoteImage::of(self);
         let mut indices: HashMap<B256, u64> = HashMap::default();
         for miss in wanted {
-            match miss {
-                Miss::Account(address) => {
-                    let Some(known) = self.account(&address) else { continue };
-                    let mut account = ImageAccount { address, is_known: true, ..ImageAccount::default() };
-                    if let Some(info) = known {
-                        (account.balance, account.nonce) = (info.balance, info.nonce);
-                        if let Some(code) = info.code.filter(|code| !code.is_empty()) {
-                            account.code = image.add_code(info.code_hash, &code, &mut indices);
-                        }
-                    }
+            match (miss, self.value(&miss)) {
+                (Miss::Account(address), Some(HeldValue::Account(fields))) => {
+                    let account = image.account(address, Some(&fields), &mut indices);
                     image.accounts.push(account);
                 }
-                Miss::Slot(address, slot) => {
-                    let Some(value) = self.slot(&address, &slot) else { continue };
-                    let slots = vec![StoredSlot { key: slot, value }];
+                (Miss::Slot(address, key), Some(HeldValue::Slot(value))) => {
+                    let slots = vec![StoredSlot { key, value }];
                     image.accounts.push(ImageAccount { address, slots, ..ImageAccount::default() });
                 }
-                Miss::BlockHash(number) => {
-                    let hash = self.block_hash(number).map(|hash| NumberedHash { number, hash });
-                    image.hashes.extend(hash);
+                (Miss::BlockHash(number), Some(HeldValue::Hash(hash))) => {
+                    image.hashes.push(NumberedHash { number, hash });
                 }
+                _ => {}
             }
         }
         image

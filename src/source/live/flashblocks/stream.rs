@@ -90,29 +90,23 @@ pub struct Events {
     receiver: Receiver<Event>,
     /// Bytes of the sub-blocks in the channel.
     waiting: Arc<AtomicUsize>,
-    /// The task that reads the connection, if there is one, and how it was begun.
-    task: Option<StreamTask>,
-}
-
-#[derive(Debug)]
-struct StreamTask {
-    settings: Settings,
-    runtime: Handle,
+    /// The settings of the stream and its runtime; `None` if the events come from elsewhere.
+    origin: Option<(Settings, Handle)>,
+    /// The task that reads the connection.
     _task: JoinSet<()>,
 }
 
 impl Events {
     /// Creates the reading end of a stream whose events come through `receiver`.
     pub fn from_receiver(receiver: Receiver<Event>) -> Self {
-        Self { receiver, waiting: Arc::default(), task: None }
+        Self { receiver, waiting: Arc::default(), origin: None, _task: JoinSet::new() }
     }
 
     /// Opens the stream again with a new task, and drops the events that wait. Returns false, and does nothing, if the events
     /// come from elsewhere.
     pub fn reopen(&mut self) -> bool {
-        let Some(StreamTask { settings, runtime, .. }) = &self.task else { return false };
-        let reopened = open_on(runtime.clone(), settings.clone());
-        *self = reopened;
+        let Some((settings, runtime)) = self.origin.take() else { return false };
+        *self = open_on(runtime, settings);
         true
     }
 
@@ -139,7 +133,7 @@ fn open_on(runtime: Handle, settings: Settings) -> Events {
     let reader = Reader { settings: settings.clone(), sender, waiting: waiting.clone(), missed: 0, is_useful: false };
     let mut task = JoinSet::new();
     task.spawn_on(reader.stay_connected(), &runtime);
-    Events { receiver, waiting, task: Some(StreamTask { settings, runtime, _task: task }) }
+    Events { receiver, waiting, origin: Some((settings, runtime)), _task: task }
 }
 
 /// The reader of a stream, whose own reader may be slow. Events without room are dropped and counted, and their number is
