@@ -25,13 +25,14 @@ use loadtest::classes::{Class, ClassBodies, RecordedWorld};
 use memchr::memmem;
 use presim::testing::state::Overlay;
 use serde_json::value::RawValue;
+use support::figures::median;
 use tokio::{net::TcpStream, runtime::Runtime};
 
 use crate::world::{
     BODIES, BodiesChain, Body,
     bare::Request,
     client::{connect, exchange, post},
-    median, parse_body,
+    parse_body,
     process::NodeProcess,
 };
 

@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput};
 use presim::testing::state::Overlay;
+use support::figures::median;
 
-use crate::world::{BodiesChain, bare::Request, bodies, median, meter};
+use crate::world::{BodiesChain, bare::Request, bodies, meter};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

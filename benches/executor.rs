@@ -26,9 +26,10 @@ use presim::testing::{
     scheduler::{ClientShare, LaneName, RunTarget, Task},
     state::Overlay,
 };
+use support::figures::median;
 use tokio::runtime::Runtime;
 
-use crate::world::{BodiesChain, bare::Request, bodies, median};
+use crate::world::{BodiesChain, bare::Request, bodies};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

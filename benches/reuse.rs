@@ -23,8 +23,9 @@ use presim::testing::{
     state::Overlay,
 };
 use serde_json::{Value, json};
+use support::figures::median;
 
-use crate::world::{BODIES, BodiesChain, bare::Request, bodies, median, meter, parse_body, process::NodeProcess};
+use crate::world::{BODIES, BodiesChain, bare::Request, bodies, meter, parse_body, process::NodeProcess};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

@@ -14,15 +14,16 @@ mod supervisor;
 mod tests;
 mod vitals;
 
-#[cfg(test)]
-pub use self::parts::wallet;
 pub use self::{
     banner::Banner,
     memory::configure_memory,
-    parts::pool,
-    start::OwnChain,
     supervisor::{Watchdog, notify_ready, notify_stopping},
     vitals::{Vitals, VitalsError},
+};
+#[cfg(test)]
+pub use self::{
+    parts::{pool, wallet},
+    start::OwnChain,
 };
 
 use std::{

@@ -20,7 +20,6 @@ use presim::{
 };
 use serde::Deserialize;
 use serde_json::value::RawValue;
-pub use support::figures::median;
 
 /// The folder of the genesis and the workloads.
 pub const BODIES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../shared/bench");

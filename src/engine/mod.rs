@@ -40,7 +40,7 @@ pub use call::lift_checks;
 pub use console::ConsoleOutput;
 pub use error::{HaltText, RunError, SimulationError, frame_error, revert_reason};
 pub use estimate::Estimate;
-pub use evm::{Ethereum, FamilyEvm, OpBlockFees, OpHandler, OpStack, RunEvm};
+pub use evm::{Ethereum, FamilyEvm, OpStack, RunEvm};
 pub use fees::market_tx;
 pub use kzg::{install_kzg_verifier, kzg_settings, load_kzg_settings};
 pub use precompiles::{RunPrecompiles, precompiles_of};

@@ -18,7 +18,9 @@ pub use block::{Block, Included, KnownBlock};
 pub use caught_up::CaughtUp;
 pub use cell::Snapshots;
 pub use chain::{BlockChanges, BlockLogs, Chain, LateBounds, Past, RetainedBlocks, Retention, Tags, Unfit};
-pub use codec::{Frame, LeaderTime, StreamMessage, frames, join};
+#[cfg(test)]
+pub use codec::{Frame, LeaderTime, StreamMessage};
+pub use codec::{frames, join};
 pub use divergence::{Divergence, Divergences};
 pub use open_block::OpenBlock;
 pub use record::{Record, SubBlockStart};

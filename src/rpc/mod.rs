@@ -21,7 +21,6 @@ mod run;
 mod server;
 
 pub use api::{
-    call::parse_call,
     node::{CLIENT_VERSION, TESTING_VERSION},
     simulate::{SimulationView, parse_presim_simulation, parse_simulation, write_simulation},
     subscribe::announce,
@@ -30,7 +29,7 @@ pub use api::{
 };
 pub use dispatch::{
     front::{AnswerFacts, Dispatcher},
-    method::{Handler, MethodRoute},
+    method::Handler,
     table,
 };
 pub use limits::memory::{AnswerRoom, IoMemory};

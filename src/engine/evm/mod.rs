@@ -8,7 +8,7 @@ mod reads;
 mod run;
 
 pub use family::{Ethereum, FamilyEvm, RunEvm};
-pub use op::{OpBlockFees, OpHandler, OpStack};
+pub use op::{OpBlockFees, OpStack};
 
 use std::convert::Infallible;
 

@@ -9,12 +9,13 @@ mod following;
 mod pulse;
 mod reading;
 
+#[cfg(test)]
+pub use self::apply::Applier;
 pub use self::{
-    apply::{Applier, FollowError},
+    apply::FollowError,
     clock::LeaderClock,
     following::{Following, ReplicaBase},
     pulse::{PulseWatch, beat},
-    reading::StreamReading,
 };
 
 use std::{

@@ -18,7 +18,7 @@ use crate::{
         },
         params::{
             BlockOverridesParam, CallObject, ManyRequest, SelectorParam, StateOverridesParam, call_block_overrides,
-            parse, require, select, state_overrides,
+            require, select, state_overrides,
         },
         protocol::{
             dialect::Dialect,
@@ -88,22 +88,6 @@ fn requires_block(schema: &mut Schema) {
     }
 }
 
-/// Parses the parameters of `eth_call`.
-///
-/// # Errors
-///
-/// Returns -32602 with the path of the wrong field.
-pub fn parse_call(params: &str, dialect: &Dialect) -> Result<(CallRequest, Selector)> {
-    parse::<EthCall>(params, dialect)?.into_request(dialect)
-}
-
-impl EthCall {
-    fn into_request(self, dialect: &Dialect) -> Result<(CallRequest, Selector)> {
-        let block = self.0.block;
-        Ok((self.0.into_request("eth_call", dialect)?, require(block, dialect)?))
-    }
-}
-
 impl Method for EthCall {
     type Answer = Data;
     const EXAMPLE: Example = Example {
@@ -113,7 +97,8 @@ impl Method for EthCall {
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let dialect = run.dialect;
-        let (request, selector) = self.into_request(dialect)?;
+        let block = self.0.block;
+        let (request, selector) = (self.0.into_request("eth_call", dialect)?, require(block, dialect)?);
         let snapshot = backend.select(run, selector)?;
         let rules = backend.rules(dialect);
         run.by = backend.by(Some(&request.block));
