@@ -39,8 +39,8 @@ pub use keccak::keccak256_each;
 pub use natives::{ActiveNatives, Natives, Unexecutable};
 pub use op::{
     BASE_FEE_VAULT, BASE_TIME, BASE_TIME_SLOT, DepositTerms, GasRefunds, InvalidPostExec, L1_BLOCK, L1_FEE_VAULT,
-    L1BlockInfo, L1Cost, OPERATOR_FEE_VAULT, OpFork, OpTx, RefundTooLarge, Settlement, block_instant,
-    gasless_allowance, gasless_contract, gasless_question, millis_part, timestamp_ms,
+    L1BlockInfo, OPERATOR_FEE_VAULT, OpFork, OpTx, RefundTooLarge, Settlement, block_instant, gasless_allowance,
+    gasless_contract, gasless_question, millis_part, timestamp_ms,
 };
 pub use ordered::ordered_roots;
 pub use receipt::{ChainReceipt, ChainReceiptBuilder, DepositReceiptFields};

@@ -57,7 +57,7 @@ pub use simulate::{
 };
 pub use steps::{StepOptions, Steps, TraceStep};
 pub use trace::{Trace, TracedGas, Tracer};
-pub use transfers::NumberedLog;
+pub use transfers::{NumberedLog, Transfer};
 
 use crate::{
     chain::ChainSpec,

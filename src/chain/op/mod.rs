@@ -14,7 +14,7 @@ pub(super) use base_fee::{BEDROCK, OpStackParams};
 pub use base_time::{BASE_TIME, BASE_TIME_SLOT, block_instant, millis_part, timestamp_ms};
 pub use fork::OpFork;
 pub use gasless::{gasless_allowance, gasless_contract, gasless_question};
-pub use l1::{L1_BLOCK, L1BlockInfo, L1Cost};
+pub use l1::{L1_BLOCK, L1BlockInfo};
 pub use post_exec::{GasRefunds, InvalidPostExec, RefundTooLarge, Settlement};
 pub use tx::{DepositTerms, OpTx};
 

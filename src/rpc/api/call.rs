@@ -12,9 +12,8 @@ use crate::{
     ledger::{Selector, Snapshot},
     rpc::{
         json::{
-            self, Lookup,
+            self, AccessListItem, Lookup,
             hex::{Data, Quantity},
-            schema::AccessListItem,
         },
         params::{
             BlockOverridesParam, CallObject, ManyRequest, SelectorParam, StateOverridesParam, call_block_overrides,

@@ -8,11 +8,13 @@ use serde::Deserialize;
 
 use super::{Example, Method};
 use crate::{
+    chain::ChainSpec,
     ledger::{Block, KnownBlock, Selector, UnknownBlock},
     rpc::{
         json::{
-            self, Lookup, Object,
+            self, Lookup, Shape,
             hex::{Number, Quantity},
+            shapes,
         },
         params::SelectorParam,
         protocol::error::{Result, RpcError},
@@ -42,21 +44,21 @@ without_params! {
     BlobBaseFee -> Option<Quantity<u128>> = r#""0x1""#, |backend, run| {
         let published = run.published;
         let fee = match published.pending().and_then(|snapshot| snapshot.open.as_ref()) {
-            Some(open) => blob_fee(backend, &open.header),
-            None => next_blob_fee(backend, &published.head().header),
+            Some(open) => blob_fee(&backend.spec, &open.header),
+            None => next_blob_fee(&backend.spec, &published.head().header),
         };
         fee.map(Quantity)
     };
 }
 
-fn blob_fee(backend: &Backend, header: &Header) -> Option<u128> {
-    header.blob_fee(backend.spec.blob_params(header.timestamp)?)
+fn blob_fee(spec: &ChainSpec, header: &Header) -> Option<u128> {
+    header.blob_fee(spec.blob_params(header.timestamp)?)
 }
 
-fn next_blob_fee(backend: &Backend, header: &Header) -> Option<u128> {
-    let time = backend.spec.next_timestamp(header.timestamp);
-    let excess = backend.spec.next_excess_blob_gas(header, time)?;
-    Some(backend.spec.blob_params(time)?.calc_blob_fee(excess))
+fn next_blob_fee(spec: &ChainSpec, header: &Header) -> Option<u128> {
+    let time = spec.next_timestamp(header.timestamp);
+    let excess = spec.next_excess_blob_gas(header, time)?;
+    Some(spec.blob_params(time)?.calc_blob_fee(excess))
 }
 
 /// Base fees, how full blocks were, and the tips paid.
@@ -71,18 +73,28 @@ pub struct GetFeeHistory {
     percentiles: Option<Vec<f64>>,
 }
 
-/// The fees of a range of blocks. The fees have one more entry than there are blocks: that of the next block.
-#[derive(JsonSchema)]
-#[serde(rename_all = "camelCase")]
-#[expect(dead_code, reason = "the handler writes it")]
-pub struct FeeHistory {
-    oldest_block: Quantity<u64>,
-    /// The tips by block and percentile.
-    reward: Option<Vec<Vec<Quantity<u128>>>>,
-    base_fee_per_gas: Vec<Quantity<u64>>,
-    gas_used_ratio: Vec<f64>,
-    base_fee_per_blob_gas: Vec<Quantity<u128>>,
-    blob_gas_used_ratio: Vec<f64>,
+shapes! {
+    /// The fees of a range of blocks. The fees have one more entry than there are blocks: that of the next block.
+    pub FeeHistory: (&ChainSpec, u64, Option<Vec<Vec<u128>>>, &[KnownBlock]) => |(spec, first, rewards, blocks)| let {
+        let headers = || blocks.iter().map(|block| block.header().inner());
+        // The next block's fees follow from the last block.
+        let last = headers().next_back();
+        let next_fee = |last: &Header| spec.next_base_fee(last, last.number + 1, spec.next_timestamp(last.timestamp));
+        let fees = headers().map(|header| header.base_fee_per_gas.unwrap_or_default());
+        let blob_fees = headers().map(|header| blob_fee(spec, header).unwrap_or_default());
+        let blob_ratio = |header: &Header| {
+            let most = spec.blob_params(header.timestamp).map_or(0, |blobs| blobs.max_blob_gas_per_block());
+            ratio(header.blob_gas_used.unwrap_or_default(), most)
+        };
+    } {
+        oldestBlock: Quantity<u64> = if blocks.is_empty() { 0 } else { first },
+        /// The tips by block and percentile.
+        reward: Option<Vec<Vec<Quantity<u128>>>> = rewards,
+        baseFeePerGas: Vec<Quantity<u64>> = fees.chain(last.map(|last| next_fee(last).unwrap_or_default())),
+        gasUsedRatio: Vec<f64> = headers().map(|header| ratio(header.gas_used, header.gas_limit)),
+        baseFeePerBlobGas: Vec<Quantity<u128>> = blob_fees.chain(last.map(|last| next_blob_fee(spec, last).unwrap_or_default())),
+        blobGasUsedRatio: Vec<f64> = headers().map(blob_ratio),
+    }
 }
 
 impl GetFeeHistory {
@@ -159,52 +171,14 @@ impl Method for GetFeeHistory {
             blocks.iter().map(|known| reward(known, percentiles)).collect()
         };
         let rewards = percentiles.map(paid).transpose()?;
-        write_history(backend, &blocks, first, rewards.as_deref(), &mut run.out);
+        FeeHistory::write(&mut run.out, (&*backend.spec, first, rewards, &*blocks));
         Ok(Lookup::Found)
     }
 }
 
-/// Writes the result of `eth_feeHistory`.
-fn write_history(
-    backend: &Backend,
-    blocks: &[KnownBlock],
-    first: u64,
-    rewards: Option<&[Vec<u128>]>,
-    out: &mut Vec<u8>,
-) {
-    let headers = || blocks.iter().map(|block| block.header().inner());
-    let last = headers().next_back();
-    let mut object = Object::new(out);
-    object.quantity("oldestBlock", if blocks.is_empty() { 0 } else { first });
-    if let Some(rewards) = rewards {
-        json::list(object.key("reward"), rewards, |out, tips| {
-            json::list(out, tips, |out, tip| json::quantity_u256(out, U256::from(*tip)));
-        });
-    }
-    // The fees have one more entry than there are blocks, because the next block's fees follow from the last block.
-    let next = last.map(|last| {
-        backend
-            .spec
-            .next_base_fee(last, last.number + 1, backend.spec.next_timestamp(last.timestamp))
-            .unwrap_or_default()
-    });
-    let fees = headers().map(|header| header.base_fee_per_gas.unwrap_or_default()).chain(next);
-    json::list(object.key("baseFeePerGas"), fees, json::quantity);
-    json::list(object.key("gasUsedRatio"), headers(), |out, header| ratio(out, header.gas_used, header.gas_limit));
-    let next = last.map(|last| next_blob_fee(backend, last).unwrap_or_default());
-    let fees = headers().map(|header| blob_fee(backend, header).unwrap_or_default()).chain(next);
-    json::list(object.key("baseFeePerBlobGas"), fees, |out, fee| json::quantity_u256(out, U256::from(fee)));
-    json::list(object.key("blobGasUsedRatio"), headers(), |out, header| {
-        let most = backend.spec.blob_params(header.timestamp).map_or(0, |blobs| blobs.max_blob_gas_per_block());
-        ratio(out, header.blob_gas_used.unwrap_or_default(), most);
-    });
-    object.end();
-}
-
-/// Writes `part / whole` as a plain number, or 0 if `whole` is zero.
-fn ratio(out: &mut Vec<u8>, part: u64, whole: u64) {
-    let ratio = if whole == 0 { 0.0 } else { part as f64 / whole as f64 };
-    out.extend_from_slice(ratio.to_string().as_bytes());
+/// Returns `part / whole`, or 0 if `whole` is zero.
+fn ratio(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }
 
 /// Returns the tip paid at each percentile of the gas used in a block, in wei. All are zero if the block is empty.

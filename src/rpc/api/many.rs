@@ -11,13 +11,13 @@ use crate::rpc::run::{Backend, Run};
 use crate::{
     engine::{CallOutcome, CallResult, HaltText, RunError},
     rpc::{
-        json::{self, Lookup, hex::Data, schema::CallError},
+        json::{CallError, Lookup, Shape, hex::Data, shapes},
         params::{
             CallManyBundleParam, ManyRequest, Milliseconds, StateContextParam, StateOverridesParam, into_bundles,
             state_overrides,
         },
         protocol::{
-            dialect::{Dialect, ErrorForm},
+            dialect::Dialect,
             error::{Result, RpcError},
         },
     },
@@ -44,12 +44,18 @@ pub struct CallMany {
     timeout: Option<Milliseconds>,
 }
 
-/// The value that a call returned, or its error: an object on /, and a text on /standard.
-#[derive(JsonSchema)]
-#[expect(dead_code, reason = "the handler writes it")]
-pub struct CalledValue {
-    value: Option<Data>,
-    error: Option<CallError>,
+shapes! {
+    /// The value that a call returned, or its error: an object on /, and a text on /standard.
+    pub CalledValue: (&CallResult, &Dialect) => |(call, dialect)| let {
+        let error = match &call.outcome {
+            CallOutcome::Success => None,
+            CallOutcome::Revert => Some((dialect.revert)(call.return_data.clone())),
+            CallOutcome::Halt(reason) => Some(RpcError::new(-32000, HaltText(reason.clone()).to_string())),
+        };
+    } {
+        value: Option<Data> = error.is_none().then_some(&call.return_data),
+        error: Option<CallError> = error.map(|error| (error, dialect.many_error)),
+    }
 }
 
 impl Method for CallMany {
@@ -74,9 +80,8 @@ impl Method for CallMany {
             .call_many(&snapshot, &request.state, &request.bundles, &[])
             .map_err(|error| refusal(error, in_bundles))?;
         backend.gas.increment(done.gas_used);
-        json::list(&mut run.out, &done.blocks, |out, bundle| {
-            json::list(out, &bundle.calls, |out, result| call_result(out, result, dialect));
-        });
+        let bundles = done.blocks.iter().map(|bundle| bundle.calls.iter().map(|call| (call, dialect)));
+        Vec::<Vec<CalledValue>>::write(&mut run.out, bundles);
         Ok(Lookup::Found)
     }
 }
@@ -93,22 +98,4 @@ pub fn refusal(RunError { index, error }: RunError, path: impl FnOnce(usize, usi
         Some(index) => error.with_message(|text| format!("{}: {text}", path(index.block, index.call))),
         None => error,
     }
-}
-
-fn call_result(out: &mut Vec<u8>, result: &CallResult, dialect: &Dialect) {
-    let mut object = json::Object::new(out);
-    let error = match &result.outcome {
-        CallOutcome::Success => {
-            object.data("value", &result.return_data);
-            return object.end();
-        }
-        CallOutcome::Revert => (dialect.revert)(result.return_data.clone()),
-        CallOutcome::Halt(reason) => RpcError::new(-32000, HaltText(reason.clone()).to_string()),
-    };
-    let (out, error) = (object.key("error"), error.into_object());
-    match dialect.many_error {
-        ErrorForm::Text => json::string(out, error.message()),
-        ErrorForm::Object => json::value(out, &error),
-    }
-    object.end();
 }

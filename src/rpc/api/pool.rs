@@ -15,7 +15,6 @@ use crate::{
         json::{
             self, Lookup, Object,
             hex::{Fixed, Quantity},
-            schema,
         },
         protocol::error::Result,
         run::{Backend, Run},
@@ -55,7 +54,7 @@ without_params! {
 pub struct Content {}
 
 impl Method for Content {
-    type Answer = ByState<BTreeMap<String, BTreeMap<u64, schema::Transaction>>>;
+    type Answer = ByState<BTreeMap<String, BTreeMap<u64, json::Transaction>>>;
     const EXAMPLE: Example = Example { params: "[]", answer: r#"{"pending": {}, "queued": {}}"# };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
@@ -92,7 +91,7 @@ pub struct ContentFrom {
 }
 
 impl Method for ContentFrom {
-    type Answer = ByState<BTreeMap<u64, schema::Transaction>>;
+    type Answer = ByState<BTreeMap<u64, json::Transaction>>;
     const EXAMPLE: Example = Example {
         params: r#"["0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266"]"#,
         answer: r#"{"pending": {}, "queued": {}}"#,

@@ -1,46 +1,45 @@
 //! Block access lists (EIP-7928), as execution-apis has them.
 
-use alloy_eips::eip7928::BlockAccessList;
+use alloy_eips::eip7928;
 use alloy_primitives::U256;
 
-use super::{Object, data, list};
+use super::{
+    Shape,
+    hex::{Data, Fixed, Quantity, Word},
+    shapes,
+};
 
-/// Writes a list: each account has all six fields, in the order of the list's RLP.
-pub fn access_list(out: &mut Vec<u8>, accounts: &BlockAccessList) {
-    list(out, accounts, |out, account| {
-        let mut object = Object::new(out);
-        object.data("address", account.address.as_slice());
-        list(object.key("storageChanges"), &account.storage_changes, |out, slot| {
-            let mut object = Object::new(out);
-            word(object.key("key"), slot.slot);
-            list(object.key("changes"), &slot.changes, |out, change| {
-                let mut object = Object::new(out);
-                object.quantity("index", change.block_access_index.get());
-                word(object.key("value"), change.new_value);
-                object.end();
-            });
-            object.end();
-        });
-        list(object.key("storageReads"), &account.storage_reads, |out, slot| word(out, *slot));
-        list(object.key("balanceChanges"), &account.balance_changes, |out, change| {
-            let mut object = Object::new(out);
-            object.quantity("index", change.block_access_index.get()).u256("value", change.post_balance);
-            object.end();
-        });
-        list(object.key("nonceChanges"), &account.nonce_changes, |out, change| {
-            let mut object = Object::new(out);
-            object.quantity("index", change.block_access_index.get()).quantity("value", change.new_nonce);
-            object.end();
-        });
-        list(object.key("codeChanges"), &account.code_changes, |out, change| {
-            let mut object = Object::new(out);
-            object.quantity("index", change.block_access_index.get()).data("code", &change.new_code);
-            object.end();
-        });
-        object.end();
-    });
-}
+shapes! {
+    /// The part of a block's access list about an account (EIP-7928).
+    // All six fields are there, in the order of the list's RLP.
+    pub AccountChanges: &eip7928::AccountChanges => |account| let {
+        let balances = account.balance_changes.iter().map(|change| (change.block_access_index.get(), change.post_balance));
+        let nonces = account.nonce_changes.iter().map(|change| (change.block_access_index.get(), change.new_nonce));
+    } {
+        address: Fixed<20> = account.address,
+        storageChanges: Vec<SlotChanges> = &account.storage_changes,
+        storageReads: Vec<Word> = account.storage_reads.iter().copied(),
+        balanceChanges: Vec<ValueChange<Quantity<U256>>> = balances,
+        nonceChanges: Vec<ValueChange<Quantity<u64>>> = nonces,
+        codeChanges: Vec<CodeChange> = &account.code_changes,
+    }
 
-fn word(out: &mut Vec<u8>, word: U256) {
-    data(out, &word.to_be_bytes::<32>());
+    SlotChanges: &eip7928::SlotChanges => |slot| let {
+        let changes = slot.changes.iter().map(|change| (change.block_access_index.get(), change.new_value));
+    } {
+        key: Word = slot.slot,
+        changes: Vec<ValueChange<Word>> = changes,
+    }
+
+    /// A value after the transaction with this index.
+    #[schemars(inline)]
+    ValueChange<T>[T: Shape<V>, V]: (u64, V) => |(index, value)| {
+        index: Quantity<u64> = index,
+        value: T = value,
+    }
+
+    CodeChange: &eip7928::CodeChange => |change| {
+        index: Quantity<u64> = change.block_access_index.get(),
+        code: Data = &change.new_code,
+    }
 }

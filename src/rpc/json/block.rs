@@ -1,97 +1,399 @@
 //! Blocks, transactions, receipts and logs, as execution-apis defines them.
 
-use alloy_consensus::{Eip658Value, Header, Transaction, TxEnvelope, TxReceipt, transaction::Recovered};
-use alloy_eips::{Encodable2718, Typed2718, eip4844::DATA_GAS_PER_BLOB, eip7685::EMPTY_REQUESTS_HASH};
-use alloy_primitives::{Address, B256, Log, Sealed, TxKind, U256, keccak256};
+use alloy_consensus::{self as consensus, Transaction as _, TxEnvelope, TxReceipt, transaction::Recovered};
+use alloy_eips::{
+    Encodable2718, Typed2718, eip2930, eip4844::DATA_GAS_PER_BLOB, eip4895, eip7685::EMPTY_REQUESTS_HASH, eip7702,
+};
+use alloy_primitives::{self as primitives, Address, B256, TxKind, U256, keccak256};
 use alloy_trie::EMPTY_ROOT_HASH;
-use op_alloy::consensus::post_exec::TxPostExec;
+use op_alloy::consensus::{OpDepositReceipt, TxDeposit};
+use schemars::JsonSchema;
+use serde::Deserialize;
 
-use super::{Object, data, list, or_null, quantity_u256, value};
+use super::{
+    Fields, Object, OrNull, Shape,
+    hex::{Data, Fixed, Quantity},
+    shapes, value,
+};
 use crate::{
-    chain::{ChainSpec, ChainTx, Fork, L1BlockInfo, L1Cost, SealedBlock},
-    ledger::{Block, Included, SnapshotId},
+    chain::{ChainSpec, ChainTx, Fork, L1BlockInfo, SealedBlock},
+    ledger::{self, Included, SnapshotId},
     rpc::protocol::dialect::Dialect,
 };
 
-/// Writes a block. `full` shows its transactions in full instead of as hashes.
-pub fn block(out: &mut Vec<u8>, block: &Block, full: bool, dialect: &Dialect) {
-    let mut object = Object::new(out);
-    block_fields(&mut object, block, full, dialect);
-    object.end();
+shapes! {
+    /// The fields of a header. A field that its fork has not begun is left out, or has its empty value.
+    // The fields are in geth's order.
+    pub Header: (&consensus::Header, B256, Option<u64>, &Dialect) => |(header, hash, time, dialect)| let {
+        let early = dialect.shows_early_fields;
+        let or_early = |value: Option<u64>| value.or_else(|| early.then_some(0));
+        let root_or_early = |value: Option<B256>, empty: B256| value.or_else(|| early.then_some(empty));
+    } {
+        baseFeePerGas: Option<Quantity<u64>> = or_early(header.base_fee_per_gas),
+        blobGasUsed: Option<Quantity<u64>> = or_early(header.blob_gas_used),
+        // Unlike the fields of earlier forks, this one and the slot are never written as empty values.
+        blockAccessListHash: Option<Fixed<32>> = header.block_access_list_hash,
+        difficulty: Quantity<U256> = header.difficulty,
+        excessBlobGas: Option<Quantity<u64>> = or_early(header.excess_blob_gas),
+        extraData: Data = &header.extra_data,
+        gasLimit: Quantity<u64> = header.gas_limit,
+        gasUsed: Quantity<u64> = header.gas_used,
+        hash: Fixed<32> = hash,
+        logsBloom: Data = &header.logs_bloom,
+        miner: Fixed<20> = header.beneficiary,
+        mixHash: Fixed<32> = header.mix_hash,
+        nonce: Data = header.nonce,
+        number: Quantity<u64> = header.number,
+        parentBeaconBlockRoot: Option<Fixed<32>> = root_or_early(header.parent_beacon_block_root, B256::ZERO),
+        parentHash: Fixed<32> = header.parent_hash,
+        receiptsRoot: Fixed<32> = header.receipts_root,
+        requestsHash: Option<Fixed<32>> = root_or_early(header.requests_hash, EMPTY_REQUESTS_HASH),
+        sha3Uncles: Fixed<32> = header.ommers_hash,
+        slotNumber: Option<Quantity<u64>> = header.slot_number,
+        stateRoot: Fixed<32> = header.state_root,
+        timestamp: Quantity<u64> = header.timestamp,
+        transactionsRoot: Fixed<32> = header.transactions_root,
+        withdrawalsRoot: Option<Fixed<32>> = root_or_early(header.withdrawals_root, EMPTY_ROOT_HASH),
+        /// The time in milliseconds, where the block tells it.
+        // As the Base chains have it from Denim on (<https://docs.base.org/base-chain/specs/upgrades/denim/200ms-blocks>).
+        timestampMs: Option<Quantity<u64>> = time,
+    }
+
+    /// A block: its header, and its content.
+    pub Block: (&ledger::Block, bool, &Dialect) => |(block, full, dialect)| let {
+        let shows_withdrawals = block.withdrawals().is_some() || dialect.shows_early_fields;
+        let transactions = block.transactions();
+        let transactions = transactions.map(|one| (*one.tx.tx_hash(), full.then(|| TxView::of(block, &one))));
+    } {
+        [flatten] header: Header = (block.header(), block.header().hash(), block.timestamp_ms(), dialect),
+        size: Quantity<u64> = block.size() as u64,
+        transactions: Vec<BlockTransaction> = transactions,
+        uncles: Vec<Fixed<32>> = block.ommers().iter().map(consensus::Header::hash_slow),
+        withdrawals: Option<Vec<Withdrawal>> = shows_withdrawals.then(|| block.withdrawals().into_iter().flatten()),
+    }
+
+    /// The receipt of a transaction. Fields of the L1 cost are those of an OP-stack chain.
+    pub Receipt: (&ledger::Block, &Included<'_>, &ChainSpec) => |(block, included, spec)| let {
+        let (header, tx, deposit) = (block.header(), included.tx, included.receipt.as_deposit());
+        let blobs = tx.blob_versioned_hashes();
+        let fee = blobs.and_then(|_| header.blob_fee(spec.blob_params(header.timestamp)?));
+        let is_post_exec = tx.as_post_exec().is_some();
+        let cost = match spec.fork(header) {
+            Fork::OpStack(fork) if deposit.is_none() && !is_post_exec => {
+                let first = block.transaction(0);
+                let info = first.and_then(|first| L1BlockInfo::of_call(first.tx.input(), fork));
+                info.map(|info| info.cost(&tx.encoded_2718()))
+            }
+            _ => None,
+        };
+        let cost = cost.as_ref();
+        let (scalar, constant) = cost.and_then(|cost| cost.operator_fee).unzip();
+        let (footprint_scalar, footprint) = cost.and_then(|cost| cost.da_footprint).unzip();
+        let blob_gas = blobs.map(|hashes| DATA_GAS_PER_BLOB * hashes.len() as u64);
+    } {
+        // The post-execution transaction has no DA footprint.
+        blobGasUsed: Option<Quantity<u64>> = blob_gas.or(footprint).or(is_post_exec.then_some(0)),
+        blobGasPrice: Option<Quantity<u128>> = fee,
+        blockHash: Fixed<32> = header.hash(),
+        blockNumber: Quantity<u64> = header.number,
+        [flatten] outcome: Outcome = (block, included),
+        effectiveGasPrice: Quantity<u128> = tx.effective_gas_price(header.base_fee_per_gas),
+        from: Fixed<20> = tx.signer(),
+        to: Option<Fixed<20>> = (!is_post_exec).then(|| OrNull(tx.to())),
+        transactionHash: Fixed<32> = tx.tx_hash(),
+        transactionIndex: Quantity<u64> = included.index as u64,
+        r#type: Quantity<u64> = u64::from(tx.ty()),
+        depositNonce: Option<Quantity<u64>> = deposit.and_then(|deposit| deposit.deposit_nonce),
+        depositReceiptVersion: Option<Quantity<u64>> = deposit.and_then(|deposit| deposit.deposit_receipt_version),
+        // The fields of the L1 cost have op-geth's names.
+        l1GasPrice: Option<Quantity<U256>> = cost.map(|cost| cost.gas_price),
+        l1GasUsed: Option<Quantity<U256>> = cost.map(|cost| cost.gas_used),
+        l1Fee: Option<Quantity<U256>> = cost.map(|cost| cost.fee),
+        /// A decimal number.
+        l1FeeScalar: Option<String> = cost.and_then(|cost| cost.fee_scalar).map(|scalar| scalar.to_string()),
+        l1BaseFeeScalar: Option<Quantity<u64>> = cost.and_then(|cost| cost.base_fee_scalar),
+        l1BlobBaseFee: Option<Quantity<U256>> = cost.and_then(|cost| cost.blob_base_fee),
+        l1BlobBaseFeeScalar: Option<Quantity<u64>> = cost.and_then(|cost| cost.blob_base_fee_scalar),
+        operatorFeeScalar: Option<Quantity<u64>> = scalar,
+        operatorFeeConstant: Option<Quantity<u64>> = constant,
+        daFootprintGasScalar: Option<Quantity<u64>> = footprint_scalar.map(u64::from),
+        /// The gas that the sequencer has refunded to the transaction, if any. `gasUsed` is less by it.
+        opGasRefund: Option<Quantity<u64>> = Some(included.refund).filter(|refund| *refund > 0),
+    }
+
+    /// The fields of a receipt that the transaction itself does not have.
+    Outcome: (&ledger::Block, &Included<'_>) => |(block, included)| let {
+        let (tx, receipt) = (included.tx, included.receipt);
+        let nonce = receipt.as_deposit().map_or(tx.nonce(), |deposit| deposit.deposit_nonce.unwrap_or_default());
+        let created = matches!(tx.kind(), TxKind::Create).then(|| tx.signer().create(nonce));
+        let position = Some(TxPosition::of(block, included));
+        let logs = receipt.logs().iter().zip(included.first_log..);
+        // Before Byzantium, a receipt has the state root after the transaction instead of a status (EIP-658).
+        let status = receipt.status_or_post_state();
+    } {
+        contractAddress: Option<Fixed<20>> = tx.as_post_exec().is_none().then_some(OrNull(created)),
+        cumulativeGasUsed: Quantity<u64> = receipt.cumulative_gas_used(),
+        gasUsed: Quantity<u64> = included.gas_used,
+        logs: Vec<Log> = logs.map(|(log, index)| LogView { log, position, index, removed: Some(false) }),
+        logsBloom: Data = receipt.bloom(),
+        /// The state root after the transaction, before Byzantium.
+        root: Option<Fixed<32>> = status.as_post_state(),
+        /// 1 if the transaction has succeeded.
+        status: Option<Quantity<u64>> = status.as_eip658().map(u64::from),
+    }
+
+    /// A transaction with its position. One that is in no block has null there. Some fields are those of an OP-stack deposit. A
+    /// post-execution transaction of the OP stack (type 0x7d) has only its position, from, gas, hash, input, type and value.
+    // <https://github.com/ethereum-optimism/specs/blob/main/specs/protocol/lagoon/post-exec.md#generic-transaction-interface-representation>
+    pub Transaction[T: consensus::Transaction + Typed2718]: TxView<'_, T> => |view| let {
+        let TxView { position, tx, hash, from, price, seal, deposit } = view;
+        let is_post_exec = seal.is_none();
+        let (deposit, receipt) = deposit.unzip();
+        let receipt = receipt.flatten();
+        // A deposit has no nonce of its own: its receipt records the nonce that it was given.
+        let nonce = match deposit {
+            Some(_) => receipt.and_then(|receipt| receipt.deposit_nonce).unwrap_or_default(),
+            None => tx.nonce(),
+        };
+        let is_dynamic = tx.is_dynamic_fee();
+    } {
+        blockHash: Option<Fixed<32>> = Some(OrNull(position.map(|position| position.block_hash))),
+        blockNumber: Option<Quantity<u64>> = Some(OrNull(position.map(|position| position.header.number))),
+        blockTimestamp: Option<Quantity<u64>> = Some(OrNull(position.map(|position| position.header.timestamp))),
+        transactionIndex: Option<Quantity<u64>> = Some(OrNull(position.map(|position| position.tx_index))),
+        blockTimestampMs: Option<Quantity<u64>> = position.and_then(|position| position.time),
+        from: Fixed<20> = from,
+        gas: Quantity<u64> = tx.gas_limit(),
+        gasPrice: Option<Quantity<u128>> = (!is_post_exec).then_some(price),
+        maxFeePerGas: Option<Quantity<u128>> = is_dynamic.then(|| tx.max_fee_per_gas()),
+        maxPriorityFeePerGas: Option<Quantity<u128>> = tx.max_priority_fee_per_gas().filter(|_| is_dynamic),
+        maxFeePerBlobGas: Option<Quantity<u128>> = tx.max_fee_per_blob_gas(),
+        hash: Fixed<32> = hash,
+        input: Data = tx.input(),
+        nonce: Option<Quantity<u64>> = (!is_post_exec).then_some(nonce),
+        to: Option<Fixed<20>> = (!is_post_exec).then(|| OrNull(tx.to())),
+        value: Quantity<U256> = tx.value(),
+        r#type: Quantity<u64> = u64::from(tx.ty()),
+        accessList: Option<Vec<AccessListItem>> = tx.access_list().map(|list| &list.0),
+        chainId: Option<Quantity<u64>> = tx.chain_id().filter(|id| *id != 0 || tx.access_list().is_some()),
+        blobVersionedHashes: Option<Vec<Fixed<32>>> = tx.blob_versioned_hashes(),
+        authorizationList: Option<Vec<Authorization>> = tx.authorization_list(),
+        v: Option<Quantity<u64>> = seal.map(|seal| seal.v),
+        r: Option<Quantity<U256>> = seal.map(|seal| seal.r),
+        s: Option<Quantity<U256>> = seal.map(|seal| seal.s),
+        yParity: Option<Quantity<u64>> = seal.and_then(|seal| seal.y_parity),
+        sourceHash: Option<Fixed<32>> = deposit.map(|deposit| deposit.source_hash),
+        mint: Option<Quantity<u128>> = deposit.map(|deposit| deposit.mint).filter(|mint| *mint != 0),
+        isSystemTx: Option<bool> = deposit.map(|deposit| deposit.is_system_transaction).filter(|is_system| *is_system),
+        depositReceiptVersion: Option<Quantity<u64>> = receipt.and_then(|receipt| receipt.deposit_receipt_version),
+    }
+
+    /// A transaction that is filled in or signed: its encoding (EIP-2718), and its fields.
+    // As in geth.
+    pub PreparedTransaction[T: consensus::Transaction + Typed2718]: (&[u8], &T, Option<&TxEnvelope>, &Dialect) => |given| {
+        raw: Data = given.0,
+        tx: TransactionFields = given,
+    }
+
+    /// The fields of a transaction that is not sent. The price that its type does not have is null. The signature is zeros if it is not
+    /// signed.
+    TransactionFields[T: consensus::Transaction + Typed2718]: (&[u8], &T, Option<&TxEnvelope>, &Dialect) => |(raw, tx, signed, dialect)| let {
+        let seal = Seal::of(signed, tx.ty());
+        let price = tx.gas_price().or_else(|| dialect.for_tests.then(|| tx.max_fee_per_gas()));
+    } {
+        r#type: Quantity<u64> = u64::from(tx.ty()),
+        chainId: Option<Quantity<u64>> = tx.chain_id().filter(|id| *id != 0),
+        nonce: Quantity<u64> = tx.nonce(),
+        to: Option<Fixed<20>> = Some(OrNull(tx.to())),
+        gas: Quantity<u64> = tx.gas_limit(),
+        gasPrice: Option<Quantity<u128>> = Some(OrNull(price)),
+        maxPriorityFeePerGas: Option<Quantity<u128>> = Some(OrNull(tx.max_priority_fee_per_gas())),
+        maxFeePerGas: Option<Quantity<u128>> = Some(OrNull(tx.is_dynamic_fee().then(|| tx.max_fee_per_gas()))),
+        value: Quantity<U256> = tx.value(),
+        input: Data = tx.input(),
+        accessList: Option<Vec<AccessListItem>> = tx.access_list().map(|list| &list.0),
+        authorizationList: Option<Vec<Authorization>> = tx.authorization_list(),
+        v: Quantity<u64> = seal.v,
+        r: Quantity<U256> = seal.r,
+        s: Quantity<U256> = seal.s,
+        yParity: Option<Quantity<u64>> = seal.y_parity,
+        hash: Fixed<32> = keccak256(raw),
+    }
+
+    /// An address that a transaction accesses, and its slots (EIP-2930).
+    pub AccessListItem: &eip2930::AccessListItem => |item| {
+        address: Fixed<20> = item.address,
+        storageKeys: Vec<Fixed<32>> = &item.storage_keys,
+    }
+
+    /// A signed permission to set an account's code (EIP-7702).
+    pub Authorization: &eip7702::SignedAuthorization => |signed| {
+        chainId: Quantity<U256> = signed.chain_id,
+        address: Fixed<20> = signed.address,
+        nonce: Quantity<u64> = signed.nonce,
+        yParity: Quantity<u64> = u64::from(signed.y_parity()),
+        r: Quantity<U256> = signed.r(),
+        s: Quantity<U256> = signed.s(),
+    }
+
+    /// A log with its position, where it has one.
+    pub Log: LogView<'_> => |LogView { log, position, index, removed }| {
+        address: Fixed<20> = log.address,
+        topics: Vec<Fixed<32>> = log.topics(),
+        data: Data = &log.data.data,
+        blockNumber: Option<Quantity<u64>> = position.map(|position| position.header.number),
+        transactionHash: Option<Fixed<32>> = position.map(|position| position.tx_hash),
+        transactionIndex: Option<Quantity<u64>> = position.map(|position| position.tx_index),
+        blockHash: Option<Fixed<32>> = position.map(|position| position.block_hash),
+        blockTimestamp: Option<Quantity<u64>> = position.map(|position| position.header.timestamp),
+        blockTimestampMs: Option<Quantity<u64>> = position.and_then(|position| position.time),
+        logIndex: Quantity<u64> = index,
+        /// Whether the log's block was replaced.
+        removed: Option<bool> = removed,
+    }
+}
+
+/// A transaction's hash, or the transaction in full.
+#[derive(JsonSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "the transaction is written, if there is one, else the hash")]
+pub enum BlockTransaction {
+    Hash(Fixed<32>),
+    Full(Box<Transaction>),
+}
+
+impl<V> Shape<(B256, Option<V>)> for BlockTransaction
+where
+    Transaction: Shape<V>,
+{
+    fn write(out: &mut Vec<u8>, (hash, transaction): (B256, Option<V>)) {
+        match transaction {
+            Some(transaction) => Transaction::write(out, transaction),
+            None => Fixed::<32>::write(out, hash),
+        }
+    }
+}
+
+/// A withdrawal from the beacon chain (EIP-4895). The amount is in gwei.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Withdrawal {
+    pub index: Quantity<u64>,
+    pub validator_index: Quantity<u64>,
+    pub address: Fixed<20>,
+    pub amount: Quantity<u64>,
+}
+
+impl Shape<&eip4895::Withdrawal> for Withdrawal {
+    fn write(out: &mut Vec<u8>, withdrawal: &eip4895::Withdrawal) {
+        value(out, withdrawal);
+    }
 }
 
 /// Writes a block in full with the id of the snapshot after its last transaction.
-pub fn flashblock(out: &mut Vec<u8>, block: &Block, id: SnapshotId, dialect: &Dialect) {
+pub fn flashblock(out: &mut Vec<u8>, block: &ledger::Block, id: SnapshotId, dialect: &Dialect) {
     let mut object = Object::new(out);
-    block_fields(&mut object, block, true, dialect);
+    Block::write_fields(&mut object, (block, true, dialect));
     object.quantity("snapshotId", id.0);
     object.end();
 }
 
-fn block_fields(object: &mut Object<'_>, block: &Block, full: bool, dialect: &Dialect) {
-    header_fields(object, block.header(), block.header().hash(), dialect.shows_early_fields);
-    // As the Base chains have it from Denim on (<https://docs.base.org/base-chain/specs/upgrades/denim/200ms-blocks>).
-    object.optional_quantity("timestampMs", block.timestamp_ms());
-    object.quantity("size", block.size() as u64);
-    list(object.key("transactions"), block.transactions(), |out, included| {
-        if full {
-            transaction(out, block, &included);
-        } else {
-            data(out, included.tx.tx_hash().as_slice());
-        }
-    });
-    list(object.key("uncles"), block.ommers(), |out, ommer| data(out, ommer.hash_slow().as_slice()));
-    if block.withdrawals().is_some() || dialect.shows_early_fields {
-        value(object.key("withdrawals"), &block.withdrawals().unwrap_or_default());
-    }
-}
-
-/// Writes a header alone, as a `newHeads` subscription sends it. `time` is the block's time in milliseconds, if the block
-/// is known and tells it.
-pub fn header(out: &mut Vec<u8>, header: &Sealed<Header>, time: Option<u64>, dialect: &Dialect) {
+/// Writes a transaction and its outcome in one object, as the Flashblocks networks send pre-confirmations.
+pub fn transaction_with_receipt(out: &mut Vec<u8>, block: &ledger::Block, included: &Included<'_>) {
     let mut object = Object::new(out);
-    header_fields(&mut object, header, header.hash(), dialect.shows_early_fields);
-    object.optional_quantity("timestampMs", time);
+    Transaction::write_fields(&mut object, TxView::of(block, included));
+    Outcome::write_fields(&mut object, (block, included));
     object.end();
 }
 
-/// Writes a header's fields in geth's order. Fields of inactive forks are written only with `early`, as empty values.
-pub fn header_fields(object: &mut Object<'_>, header: &Header, hash: B256, early: bool) {
-    let or_early = |value: Option<u64>| value.or_else(|| early.then_some(0));
-    let root_or_early = |value: Option<B256>, empty: B256| value.or_else(|| early.then_some(empty));
-    object
-        .optional_quantity("baseFeePerGas", or_early(header.base_fee_per_gas))
-        .optional_quantity("blobGasUsed", or_early(header.blob_gas_used))
-        // Unlike the fields of earlier forks, this one and the slot are never written as empty values.
-        .optional_hash("blockAccessListHash", header.block_access_list_hash)
-        .u256("difficulty", header.difficulty)
-        .optional_quantity("excessBlobGas", or_early(header.excess_blob_gas))
-        .data("extraData", &header.extra_data)
-        .quantity("gasLimit", header.gas_limit)
-        .quantity("gasUsed", header.gas_used)
-        .data("hash", hash.as_slice())
-        .data("logsBloom", header.logs_bloom.as_slice())
-        .data("miner", header.beneficiary.as_slice())
-        .data("mixHash", header.mix_hash.as_slice())
-        .data("nonce", header.nonce.as_slice())
-        .quantity("number", header.number)
-        .optional_hash("parentBeaconBlockRoot", root_or_early(header.parent_beacon_block_root, B256::ZERO))
-        .data("parentHash", header.parent_hash.as_slice())
-        .data("receiptsRoot", header.receipts_root.as_slice())
-        .optional_hash("requestsHash", root_or_early(header.requests_hash, EMPTY_REQUESTS_HASH))
-        .data("sha3Uncles", header.ommers_hash.as_slice())
-        .optional_quantity("slotNumber", header.slot_number)
-        .data("stateRoot", header.state_root.as_slice())
-        .quantity("timestamp", header.timestamp)
-        .data("transactionsRoot", header.transactions_root.as_slice())
-        .optional_hash("withdrawalsRoot", root_or_early(header.withdrawals_root, EMPTY_ROOT_HASH));
+/// Writes a transaction that is not in a block yet, or whose block is not told yet.
+pub fn pooled_transaction(out: &mut Vec<u8>, tx: &Recovered<TxEnvelope>) {
+    let (hash, seal) = (*tx.tx_hash(), Some(Seal::of(Some(tx), tx.ty())));
+    // The price that it will pay is not known yet: like geth, this shows the maximum.
+    let (from, price) = (tx.signer(), tx.max_fee_per_gas());
+    Transaction::write(out, TxView { position: None, tx: tx.inner(), hash, from, price, seal, deposit: None });
+}
+
+/// A log, and what is shown beside it.
+#[derive(Clone, Copy, Debug)]
+pub struct LogView<'a> {
+    pub log: &'a primitives::Log,
+    pub position: Option<TxPosition<'a>>,
+    /// The index of the log in the block.
+    pub index: u64,
+    pub removed: Option<bool>,
+}
+
+/// A transaction, and what is shown beside it.
+#[derive(Clone, Copy, Debug)]
+pub struct TxView<'a, T> {
+    pub position: Option<TxPosition<'a>>,
+    pub tx: &'a T,
+    pub hash: B256,
+    pub from: Address,
+    /// The price that is paid, in wei per gas.
+    pub price: u128,
+    /// The signature. `None` of a post-execution transaction.
+    pub seal: Option<Seal>,
+    /// A deposit, and its receipt.
+    pub deposit: Option<(&'a TxDeposit, Option<&'a OpDepositReceipt>)>,
+}
+
+impl<'a> TxView<'a, ChainTx> {
+    /// Returns a transaction with its position in `block`.
+    pub fn of(block: &'a ledger::Block, included: &Included<'a>) -> Self {
+        let tx = included.tx.inner();
+        let (seal, deposit) = match tx {
+            ChainTx::Signed(signed) => (Some(Seal::of(Some(signed), tx.ty())), None),
+            ChainTx::Deposit(deposit) => {
+                (Some(Seal::default()), Some((deposit.inner(), included.receipt.as_deposit())))
+            }
+            ChainTx::PostExec(_) => (None, None),
+        };
+        Self {
+            position: Some(TxPosition::of(block, included)),
+            tx,
+            hash: *included.tx.tx_hash(),
+            from: included.tx.signer(),
+            price: tx.effective_gas_price(block.header().base_fee_per_gas),
+            seal,
+            deposit,
+        }
+    }
+}
+
+/// The signature of a transaction, as it is shown.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Seal {
+    v: u64,
+    r: U256,
+    s: U256,
+    y_parity: Option<u64>,
+}
+
+impl Seal {
+    /// Returns the signature of a transaction: zeros if it is not signed, as in geth.
+    pub fn of(signed: Option<&TxEnvelope>, tx_type: u8) -> Self {
+        let Some(signed) = signed else { return Self { y_parity: (tx_type != 0).then_some(0), ..Self::default() } };
+        let signature = signed.signature();
+        let parity = u64::from(signature.v());
+        let (v, y_parity) = match signed {
+            // `v` follows EIP-155 if the transaction names its chain, else it is 27 or 28.
+            TxEnvelope::Legacy(tx) => {
+                let base = tx.tx().chain_id.map_or(27, |id| id.saturating_mul(2).saturating_add(35));
+                (base.saturating_add(parity), None)
+            }
+            _ => (parity, Some(parity)),
+        };
+        Self { v, r: signature.r(), s: signature.s(), y_parity }
+    }
 }
 
 /// The position of a transaction in the chain, and of its logs.
 #[derive(Clone, Copy, Debug)]
 pub struct TxPosition<'a> {
     /// The header of the block.
-    pub header: &'a Header,
+    pub header: &'a consensus::Header,
     /// The hash of the block.
     pub block_hash: B256,
     /// The hash of the transaction.
@@ -104,7 +406,7 @@ pub struct TxPosition<'a> {
 
 impl<'a> TxPosition<'a> {
     /// Returns the position of a transaction of `block`.
-    pub fn of(block: &'a Block, included: &Included<'_>) -> Self {
+    pub fn of(block: &'a ledger::Block, included: &Included<'_>) -> Self {
         let header = block.header();
         Self {
             header,
@@ -115,18 +417,8 @@ impl<'a> TxPosition<'a> {
         }
     }
 
-    /// Writes the position as fields of the transaction.
-    pub fn write(&self, object: &mut Object<'_>) {
-        object
-            .data("blockHash", self.block_hash.as_slice())
-            .quantity("blockNumber", self.header.number)
-            .quantity("blockTimestamp", self.header.timestamp)
-            .quantity("transactionIndex", self.tx_index)
-            .optional_quantity("blockTimestampMs", self.time);
-    }
-
     /// Returns the logs of a block whose transactions are not known, each with its position and its index in the block.
-    pub fn of_logs_alone(block: &'a SealedBlock) -> impl Iterator<Item = (Self, u64, &'a Log)> {
+    pub fn of_logs_alone(block: &'a SealedBlock) -> impl Iterator<Item = (Self, u64, &'a primitives::Log)> {
         let header = block.header.inner();
         let transactions = block.logs_alone().unwrap_or_default().iter().enumerate();
         let positioned = transactions.flat_map(move |(tx_index, transaction)| {
@@ -141,251 +433,4 @@ impl<'a> TxPosition<'a> {
         });
         positioned.enumerate().map(|(index, (position, log))| (position, index as u64, log))
     }
-}
-
-/// Writes the fields of a log that do not depend on its position.
-pub fn log_data(object: &mut Object<'_>, log: &Log) {
-    object.data("address", log.address.as_slice());
-    list(object.key("topics"), log.topics(), |out, topic| data(out, topic.as_slice()));
-    object.data("data", &log.data.data);
-}
-
-/// Writes a log. `index` is its index in the block.
-pub fn log(out: &mut Vec<u8>, log: &Log, position: &TxPosition<'_>, index: u64, removed: bool) {
-    let mut object = Object::new(out);
-    log_data(&mut object, log);
-    object
-        .quantity("blockNumber", position.header.number)
-        .data("transactionHash", position.tx_hash.as_slice())
-        .quantity("transactionIndex", position.tx_index)
-        .data("blockHash", position.block_hash.as_slice())
-        .quantity("blockTimestamp", position.header.timestamp)
-        .optional_quantity("blockTimestampMs", position.time)
-        .quantity("logIndex", index);
-    object.key("removed").extend_from_slice(if removed { b"true" } else { b"false" });
-    object.end();
-}
-
-/// Writes a transaction with its position in `block`.
-pub fn transaction(out: &mut Vec<u8>, block: &Block, included: &Included<'_>) {
-    let mut object = Object::new(out);
-    included_transaction(&mut object, block, included);
-    object.end();
-}
-
-fn included_transaction(object: &mut Object<'_>, block: &Block, included: &Included<'_>) {
-    TxPosition::of(block, included).write(object);
-    let price = included.tx.effective_gas_price(block.header().base_fee_per_gas);
-    let from = included.tx.signer();
-    let deposit = match included.tx.inner() {
-        ChainTx::Signed(tx) => return signed_transaction(object, tx, from, price),
-        ChainTx::PostExec(tx) => return post_exec_transaction(object, tx),
-        ChainTx::Deposit(deposit) => deposit,
-    };
-    // A deposit has no nonce of its own: its receipt records the nonce that it was given.
-    let receipt = included.receipt.as_deposit();
-    let nonce = receipt.and_then(|receipt| receipt.deposit_nonce).unwrap_or_default();
-    transaction_fields(object, deposit.inner(), nonce, deposit.hash(), from, price);
-    object.quantity("v", 0).quantity("r", 0).quantity("s", 0).data("sourceHash", deposit.source_hash.as_slice());
-    if deposit.mint != 0 {
-        object.u256("mint", U256::from(deposit.mint));
-    }
-    if deposit.is_system_transaction {
-        object.key("isSystemTx").extend_from_slice(b"true");
-    }
-    object.optional_quantity("depositReceiptVersion", receipt.and_then(|receipt| receipt.deposit_receipt_version));
-}
-
-/// Writes a post-execution transaction, of which these fields are all that it has
-/// (<https://github.com/ethereum-optimism/specs/blob/main/specs/protocol/lagoon/post-exec.md#generic-transaction-interface-representation>).
-fn post_exec_transaction(object: &mut Object<'_>, tx: &Sealed<TxPostExec>) {
-    object
-        .quantity("type", u64::from(tx.ty()))
-        .data("hash", tx.hash().as_slice())
-        .data("from", tx.signer_address().as_slice())
-        .quantity("gas", 0)
-        .quantity("value", 0)
-        .data("input", &tx.input);
-}
-
-/// Writes a transaction that is not in a block yet, or whose block is not told yet.
-pub fn pooled_transaction(out: &mut Vec<u8>, tx: &Recovered<TxEnvelope>) {
-    let mut object = Object::new(out);
-    for key in ["blockHash", "blockNumber", "blockTimestamp", "transactionIndex"] {
-        object.key(key).extend_from_slice(b"null");
-    }
-    // The price that it will pay is not known yet: like geth, this shows the maximum.
-    signed_transaction(&mut object, tx, tx.signer(), tx.max_fee_per_gas());
-    object.end();
-}
-
-fn signed_transaction(object: &mut Object<'_>, tx: &TxEnvelope, from: Address, price: u128) {
-    transaction_fields(object, tx, tx.nonce(), *tx.tx_hash(), from, price);
-    seal_fields(object, tx);
-}
-
-/// Writes the signature of a transaction.
-pub fn seal_fields(object: &mut Object<'_>, tx: &TxEnvelope) {
-    let signature = tx.signature();
-    let parity = u64::from(signature.v());
-    let (v, y_parity) = match tx {
-        // `v` follows EIP-155 if the transaction names its chain, else it is 27 or 28.
-        TxEnvelope::Legacy(tx) => {
-            let base = tx.tx().chain_id.map_or(27, |id| id.saturating_mul(2).saturating_add(35));
-            (base.saturating_add(parity), None)
-        }
-        _ => (parity, Some(parity)),
-    };
-    object.quantity("v", v).u256("r", signature.r()).u256("s", signature.s()).optional_quantity("yParity", y_parity);
-}
-
-/// Writes the fields of a transaction that do not depend on its position or signature. `price` is in wei per gas.
-pub fn transaction_fields<T: Transaction + Typed2718>(
-    object: &mut Object<'_>,
-    tx: &T,
-    nonce: u64,
-    hash: B256,
-    from: Address,
-    price: u128,
-) {
-    object.data("from", from.as_slice()).quantity("gas", tx.gas_limit()).u256("gasPrice", U256::from(price));
-    if tx.is_dynamic_fee() {
-        let priority = tx.max_priority_fee_per_gas().unwrap_or_default();
-        object.u256("maxFeePerGas", U256::from(tx.max_fee_per_gas()));
-        object.u256("maxPriorityFeePerGas", U256::from(priority));
-    }
-    object.optional_u256("maxFeePerBlobGas", tx.max_fee_per_blob_gas().map(U256::from));
-    object.data("hash", hash.as_slice()).data("input", tx.input()).quantity("nonce", nonce);
-    object.address_or_null("to", tx.to()).u256("value", tx.value()).quantity("type", u64::from(tx.ty()));
-    if let Some(access_list) = tx.access_list() {
-        value(object.key("accessList"), access_list);
-    }
-    object.optional_quantity("chainId", tx.chain_id().filter(|id| *id != 0 || tx.access_list().is_some()));
-    if let Some(hashes) = tx.blob_versioned_hashes() {
-        list(object.key("blobVersionedHashes"), hashes, |out, hash| data(out, hash.as_slice()));
-    }
-    if let Some(authorizations) = tx.authorization_list() {
-        value(object.key("authorizationList"), &authorizations);
-    }
-}
-
-/// Writes a transaction that is filled in or signed, with its encoding `raw`, as geth does. `signed` is the transaction with its
-/// signature; without one, the signature is zeros.
-pub fn prepared_transaction<T: Transaction + Typed2718>(
-    out: &mut Vec<u8>,
-    raw: &[u8],
-    tx: &T,
-    signed: Option<&TxEnvelope>,
-    dialect: &Dialect,
-) {
-    let mut answer = Object::new(out);
-    answer.data("raw", raw);
-    let mut object = Object::new(answer.key("tx"));
-    object.quantity("type", u64::from(tx.ty()));
-    object.optional_quantity("chainId", tx.chain_id().filter(|id| *id != 0));
-    object.quantity("nonce", tx.nonce()).address_or_null("to", tx.to()).quantity("gas", tx.gas_limit());
-    let mut fee = |key, value: Option<u128>| or_null(object.key(key), value.map(U256::from), quantity_u256);
-    fee("gasPrice", tx.gas_price().or_else(|| dialect.for_tests.then(|| tx.max_fee_per_gas())));
-    fee("maxPriorityFeePerGas", tx.max_priority_fee_per_gas());
-    fee("maxFeePerGas", tx.is_dynamic_fee().then(|| tx.max_fee_per_gas()));
-    object.u256("value", tx.value()).data("input", tx.input());
-    if let Some(access_list) = tx.access_list() {
-        value(object.key("accessList"), access_list);
-    }
-    if let Some(authorizations) = tx.authorization_list() {
-        value(object.key("authorizationList"), &authorizations);
-    }
-    match signed {
-        Some(signed) => seal_fields(&mut object, signed),
-        None => {
-            object.quantity("v", 0).quantity("r", 0).quantity("s", 0);
-            object.optional_quantity("yParity", (tx.ty() != 0).then_some(0));
-        }
-    }
-    object.data("hash", keccak256(raw).as_slice());
-    object.end();
-    answer.end();
-}
-
-/// Writes a receipt. `spec` is the chain that the block is on.
-pub fn receipt(out: &mut Vec<u8>, block: &Block, included: &Included<'_>, spec: &ChainSpec) {
-    let (header, tx) = (block.header(), included.tx);
-    let blobs = spec.blob_params(header.timestamp);
-    let mut object = Object::new(out);
-    if let Some(hashes) = tx.blob_versioned_hashes() {
-        object.quantity("blobGasUsed", DATA_GAS_PER_BLOB * hashes.len() as u64);
-        object.optional_u256("blobGasPrice", blobs.and_then(|blobs| header.blob_fee(blobs)).map(U256::from));
-    }
-    object.data("blockHash", header.hash().as_slice()).quantity("blockNumber", header.number);
-    outcome(&mut object, block, included);
-    let price = tx.effective_gas_price(header.base_fee_per_gas);
-    object.u256("effectiveGasPrice", U256::from(price)).data("from", tx.signer().as_slice());
-    let is_post_exec = tx.as_post_exec().is_some();
-    if !is_post_exec {
-        object.address_or_null("to", tx.to());
-    }
-    object
-        .data("transactionHash", tx.tx_hash().as_slice())
-        .quantity("transactionIndex", included.index as u64)
-        .quantity("type", u64::from(tx.ty()));
-    if let Some(deposit) = included.receipt.as_deposit() {
-        object.optional_quantity("depositNonce", deposit.deposit_nonce);
-        object.optional_quantity("depositReceiptVersion", deposit.deposit_receipt_version);
-    } else if is_post_exec {
-        // The post-execution transaction has no DA footprint.
-        object.quantity("blobGasUsed", 0);
-    } else if let Fork::OpStack(fork) = spec.fork(header)
-        && let Some(info) = block.transaction(0).and_then(|first| L1BlockInfo::of_call(first.tx.input(), fork))
-    {
-        l1_cost(&mut object, &info.cost(&tx.encoded_2718()));
-    }
-    object.optional_quantity("opGasRefund", Some(included.refund).filter(|refund| *refund > 0));
-    object.end();
-}
-
-/// Writes the fields of the L1 cost, as op-geth names them.
-fn l1_cost(object: &mut Object<'_>, cost: &L1Cost) {
-    object.u256("l1GasPrice", cost.gas_price).u256("l1GasUsed", cost.gas_used).u256("l1Fee", cost.fee);
-    if let Some(scalar) = cost.fee_scalar {
-        value(object.key("l1FeeScalar"), &scalar.to_string());
-    }
-    object
-        .optional_quantity("l1BaseFeeScalar", cost.base_fee_scalar)
-        .optional_u256("l1BlobBaseFee", cost.blob_base_fee)
-        .optional_quantity("l1BlobBaseFeeScalar", cost.blob_base_fee_scalar);
-    if let Some((scalar, constant)) = cost.operator_fee {
-        object.quantity("operatorFeeScalar", scalar).quantity("operatorFeeConstant", constant);
-    }
-    if let Some((scalar, footprint)) = cost.da_footprint {
-        object.quantity("daFootprintGasScalar", u64::from(scalar)).quantity("blobGasUsed", footprint);
-    }
-}
-
-/// Writes a transaction and its outcome in one object, as the Flashblocks networks send pre-confirmations.
-pub fn transaction_with_receipt(out: &mut Vec<u8>, block: &Block, included: &Included<'_>) {
-    let mut object = Object::new(out);
-    included_transaction(&mut object, block, included);
-    outcome(&mut object, block, included);
-    object.end();
-}
-
-/// Writes the fields of a receipt that the transaction itself does not have.
-fn outcome(object: &mut Object<'_>, block: &Block, included: &Included<'_>) {
-    let (tx, receipt) = (included.tx, included.receipt);
-    let nonce = receipt.as_deposit().map_or(tx.nonce(), |deposit| deposit.deposit_nonce.unwrap_or_default());
-    let created = matches!(tx.kind(), TxKind::Create).then(|| tx.signer().create(nonce));
-    if tx.as_post_exec().is_none() {
-        object.address_or_null("contractAddress", created);
-    }
-    object.quantity("cumulativeGasUsed", receipt.cumulative_gas_used()).quantity("gasUsed", included.gas_used);
-    let position = TxPosition::of(block, included);
-    list(object.key("logs"), receipt.logs().iter().enumerate(), |out, (index, one)| {
-        log(out, one, &position, included.first_log + index as u64, false);
-    });
-    object.data("logsBloom", receipt.bloom().as_slice());
-    // Before Byzantium, a receipt has the state root after the transaction instead of a status (EIP-658).
-    match receipt.status_or_post_state() {
-        Eip658Value::PostState(root) => object.data("root", root.as_slice()),
-        Eip658Value::Eip658(success) => object.quantity("status", u64::from(success)),
-    };
 }

@@ -2,63 +2,45 @@
 
 use std::collections::BTreeMap;
 
-use alloy_primitives::{Address, U256};
+use alloy_primitives::U256;
 use revm::state::AccountInfo;
 
-use super::Object;
+use super::{
+    Shape, Signed,
+    hex::{Data, Quantity, Word},
+    shapes,
+};
 use crate::engine::{AccountDiff, ValueChange};
 
-/// Writes the changes of accounts, with the values before and after.
-pub fn state_diff(out: &mut Vec<u8>, diff: &BTreeMap<Address, AccountDiff>) {
-    let mut accounts = Object::new(out);
-    for (address, change) in diff {
+shapes! {
+    /// The change of an account: the values before and after, where they differ.
+    pub AccountDifference: &AccountDiff => |change| let {
         let none = AccountInfo::default();
         let ValueChange { from, to } = &change.info;
         let (from, to) = (from.as_ref().unwrap_or(&none), to.as_ref().unwrap_or(&none));
-        let mut object = Object::new(accounts.hex_key(address.as_slice()));
-        if from.balance != to.balance {
-            let mut balance = Object::new(object.key("balance"));
-            if change.gets_fees {
-                let (lost, amount) = difference(from.balance, to.balance);
-                signed(balance.key("change"), lost, amount);
-            } else {
-                balance.u256("from", from.balance).u256("to", to.balance);
-            }
-            balance.end();
-        }
-        if from.nonce != to.nonce {
-            let mut nonce = Object::new(object.key("nonce"));
-            nonce.quantity("from", from.nonce).quantity("to", to.nonce);
-            nonce.end();
-        }
-        if from.code_hash != to.code_hash {
-            let bytes = |info: &AccountInfo| info.code.as_ref().map(|code| code.original_bytes()).unwrap_or_default();
-            let mut code = Object::new(object.key("code"));
-            code.data("from", &bytes(from)).data("to", &bytes(to));
-            code.end();
-        }
-        if !change.slots.is_empty() {
-            let mut storage = Object::new(object.key("storage"));
-            for (slot, ValueChange { from, to }) in &change.slots {
-                let mut values = Object::new(storage.hex_key(&slot.to_be_bytes::<32>()));
-                values.data("from", &from.to_be_bytes::<32>()).data("to", &to.to_be_bytes::<32>());
-                values.end();
-            }
-            storage.end();
-        }
-        object.end();
+        let code = |info: &AccountInfo| info.code.as_ref().map(|code| code.original_bytes()).unwrap_or_default();
+        let balances = (change.gets_fees, from.balance, to.balance);
+        let slots = change.slots.iter().map(|(slot, value)| (slot.to_be_bytes::<32>(), (value.from, value.to)));
+    } {
+        balance: Option<BalanceDifference> = (from.balance != to.balance).then_some(balances),
+        nonce: Option<Difference<Quantity<u64>>> = (from.nonce != to.nonce).then_some((from.nonce, to.nonce)),
+        code: Option<Difference<Data>> = (from.code_hash != to.code_hash).then(|| (code(from), code(to))),
+        storage: Option<BTreeMap<String, Difference<Word>>> = (!change.slots.is_empty()).then_some(slots),
     }
-    accounts.end();
-}
 
-/// Returns whether a value falls, and by how much it changes.
-fn difference(from: U256, to: U256) -> (bool, U256) {
-    if to < from { (true, from - to) } else { (false, to - from) }
-}
+    /// The values before and after, or for the fee recipient by how much its balance changes.
+    BalanceDifference: (bool, U256, U256) => |(gets_fees, from, to)| let {
+        let change = || Signed(if to < from { (true, from - to) } else { (false, to - from) });
+    } {
+        from: Option<Quantity<U256>> = (!gets_fees).then_some(from),
+        to: Option<Quantity<U256>> = (!gets_fees).then_some(to),
+        /// A decimal number, which may be negative.
+        change: Option<String> = gets_fees.then(change),
+    }
 
-/// Writes a number that may be negative as a decimal string, which the parsers of large numbers take.
-pub fn signed(out: &mut Vec<u8>, negative: bool, amount: U256) {
-    use std::io::Write;
-    let sign = if negative { "-" } else { "" };
-    let _ = write!(out, "\"{sign}{amount}\"");
+    /// A value before and after.
+    pub Difference<T>[T: Shape<V>, V]: (V, V) => |(from, to)| {
+        from: T = from,
+        to: T = to,
+    }
 }

@@ -2,22 +2,27 @@
 
 mod access_list;
 mod block;
+mod call_error;
 mod difference;
 pub mod hex;
 pub mod schema;
+mod shape;
 mod trace;
 
-pub use self::access_list::access_list;
+pub use self::access_list::AccountChanges;
 pub use self::block::{
-    TxPosition, block, flashblock, header, header_fields, log, log_data, pooled_transaction, prepared_transaction,
-    receipt, seal_fields, transaction, transaction_fields, transaction_with_receipt,
+    AccessListItem, Authorization, Block, BlockTransaction, Header, Log, LogView, PreparedTransaction, Receipt, Seal,
+    Transaction, TxPosition, TxView, Withdrawal, flashblock, pooled_transaction, transaction_with_receipt,
 };
-pub use self::difference::{signed, state_diff};
+pub use self::call_error::CallError;
+pub use self::difference::AccountDifference;
+pub(crate) use self::shape::shapes;
+pub use self::shape::{Fields, OrNull, Shape, Signed, field_name};
 pub use self::trace::{parity_results, trace};
 
 use std::convert::Infallible;
 
-use alloy_primitives::{Address, B256, U256};
+use alloy_primitives::{B256, U256};
 use serde::Serialize;
 
 use super::protocol::error::{Result, RpcError};
@@ -112,26 +117,9 @@ impl<'a> Object<'a> {
         self
     }
 
-    /// Writes a key and an address, or null.
-    pub fn address_or_null(&mut self, key: &str, address: Option<Address>) -> &mut Self {
-        match address {
-            Some(address) => data(self.key(key), address.as_slice()),
-            None => _ = null(self.key(key)),
-        }
-        self
-    }
-
     /// Writes a key and a quantity of up to 256 bits.
     pub fn u256(&mut self, key: &str, value: U256) -> &mut Self {
         quantity_u256(self.key(key), value);
-        self
-    }
-
-    /// Writes a key and a quantity of up to 256 bits, if there is one.
-    pub fn optional_u256(&mut self, key: &str, value: Option<U256>) -> &mut Self {
-        if let Some(value) = value {
-            self.u256(key, value);
-        }
         self
     }
 

@@ -19,8 +19,8 @@ use crate::{
     engine::{AccountOverride, BlockOverrides, Call, CallFees, StateOverrides, StorageOverride},
     rpc::{
         json::{
+            AccessListItem, Authorization, Withdrawal,
             hex::{Data, Fixed, Number, Quantity, Word},
-            schema::{AccessListItem, Authorization, Withdrawal},
         },
         protocol::{
             dialect::Dialect,

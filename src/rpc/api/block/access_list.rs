@@ -8,7 +8,7 @@ use super::super::{Example, Method};
 use crate::{
     ledger::{Selector, UnknownBlock},
     rpc::{
-        json::{self, Lookup, hex::Data, schema},
+        json::{self, AccountChanges, Lookup, Shape, hex::Data},
         params::SelectorParam,
         protocol::error::{Result, RpcError},
         run::{Backend, Run},
@@ -28,11 +28,13 @@ pub struct GetBlockAccessList {
 }
 
 impl Method for GetBlockAccessList {
-    type Answer = Option<Vec<schema::AccountChanges>>;
+    type Answer = Option<Vec<AccountChanges>>;
     const EXAMPLE: Example = Example { params: r#"["pending"]"#, answer: "null" };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
-        with_access_list(backend, run, self.block.into(), |out, list| Ok(json::or_null(out, list, json::access_list)))
+        with_access_list(backend, run, self.block.into(), |out, list| {
+            Ok(json::or_null(out, list, Vec::<AccountChanges>::write))
+        })
     }
 }
 

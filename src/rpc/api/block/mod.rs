@@ -20,9 +20,8 @@ use crate::{
     pool::SenderContent,
     rpc::{
         json::{
-            self, Lookup,
+            self, Lookup, Shape, TxView,
             hex::{Fixed, Quantity},
-            schema,
         },
         params::NamesBlock,
         protocol::{dialect::Dialect, error::Result},
@@ -46,7 +45,7 @@ pub struct GetBlock<B> {
 }
 
 impl<B: NamesBlock> Method for GetBlock<B> {
-    type Answer = Option<schema::Block>;
+    type Answer = Option<json::Block>;
     const EXAMPLE: Example = Example {
         params: r#"["0xc5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470", false]"#,
         answer: "null",
@@ -58,7 +57,7 @@ impl<B: NamesBlock> Method for GetBlock<B> {
         if let Some(block) = &block {
             json::count_bytes(&mut run.meter, block.len() * if full { FULL_BYTES } else { HASH_BYTES })?;
         }
-        Ok(json::or_null(&mut run.out, block, |out, block| json::block(out, &block, full, dialect)))
+        Ok(json::or_null(&mut run.out, block, |out, block| json::Block::write(out, (&block, full, dialect))))
     }
 }
 
@@ -70,7 +69,7 @@ pub struct GetHeader<B> {
 }
 
 impl<B: NamesBlock> Method for GetHeader<B> {
-    type Answer = Option<schema::Header>;
+    type Answer = Option<json::Header>;
     const EXAMPLE: Example =
         Example { params: r#"["0xc5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470"]"#, answer: "null" };
 
@@ -80,7 +79,8 @@ impl<B: NamesBlock> Method for GetHeader<B> {
             let header = block.header();
             // Only the transactions of a block tell the milliseconds of its time.
             let whole = backend.spec.has_base_time(header.timestamp).then(|| Block::load(block.clone())).flatten();
-            json::header(out, header, whole.as_ref().and_then(Block::timestamp_ms), dialect);
+            let time = whole.as_ref().and_then(Block::timestamp_ms);
+            json::Header::write(out, (header.inner(), header.hash(), time, dialect));
         }))
     }
 }
@@ -137,7 +137,7 @@ pub struct GetBlockReceipts<B> {
 }
 
 impl<B: NamesBlock> Method for GetBlockReceipts<B> {
-    type Answer = Option<Vec<schema::Receipt>>;
+    type Answer = Option<Vec<json::Receipt>>;
     const EXAMPLE: Example = Example { params: r#"["latest"]"#, answer: "[]" };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
@@ -146,7 +146,7 @@ impl<B: NamesBlock> Method for GetBlockReceipts<B> {
             return Ok(json::null(out));
         };
         json::metered_list(out, meter, block.transactions(), |out, included| {
-            json::receipt(out, &block, &included, &backend.spec);
+            json::Receipt::write(out, (&block, &included, &*backend.spec));
         })?;
         Ok(Lookup::Found)
     }
@@ -160,7 +160,7 @@ pub struct GetTransaction {
 }
 
 impl Method for GetTransaction {
-    type Answer = Option<schema::Transaction>;
+    type Answer = Option<json::Transaction>;
     const EXAMPLE: Example =
         Example { params: r#"["0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421"]"#, answer: "null" };
 
@@ -190,7 +190,7 @@ pub struct GetTransactionBySender {
 }
 
 impl Method for GetTransactionBySender {
-    type Answer = Option<schema::Transaction>;
+    type Answer = Option<json::Transaction>;
     const EXAMPLE: Example =
         Example { params: r#"["0x70997970c51812dc3a010c7d01b50e0d17dc79c8", "0x0"]"#, answer: "null" };
 
@@ -241,7 +241,7 @@ fn show_transaction(
         ChainTx::Signed(tx) if waits(block) => {
             json::pooled_transaction(out, &Recovered::new_unchecked(tx.clone(), included.tx.signer()));
         }
-        _ => json::transaction(out, block, included),
+        _ => json::Transaction::write(out, TxView::of(block, included)),
     })
 }
 
@@ -254,7 +254,7 @@ pub struct GetTransactionAt<B> {
 }
 
 impl<B: NamesBlock> Method for GetTransactionAt<B> {
-    type Answer = Option<schema::Transaction>;
+    type Answer = Option<json::Transaction>;
     const EXAMPLE: Example = Example {
         params: r#"["0xc5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470", "0x0"]"#,
         answer: "null",
@@ -262,7 +262,7 @@ impl<B: NamesBlock> Method for GetTransactionAt<B> {
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let found = backend.block(run.published, self.block.into())?.map(|block| (block, position(self.index)));
-        Ok(show(found, &mut run.out, |block, included, out| json::transaction(out, block, included)))
+        Ok(show(found, &mut run.out, |block, included, out| json::Transaction::write(out, TxView::of(block, included))))
     }
 }
 
@@ -279,21 +279,23 @@ pub struct GetTransactionReceipt {
 }
 
 impl Method for GetTransactionReceipt {
-    type Answer = Option<schema::Receipt>;
+    type Answer = Option<json::Receipt>;
     const EXAMPLE: Example =
         Example { params: r#"["0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421"]"#, answer: "null" };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let told = |(block, _): &(Block, usize)| !backend.is_unsealed(run.dialect, run.published, block.number());
         let found = run.published.transaction(&self.hash.into()).filter(told);
-        Ok(show(found, &mut run.out, |block, included, out| json::receipt(out, block, included, &backend.spec)))
+        Ok(show(found, &mut run.out, |block, included, out| {
+            json::Receipt::write(out, (block, included, &*backend.spec))
+        }))
     }
 }
 
 /// Writes the receipt of a transaction, pre-confirmed or not.
 pub fn write_receipt(backend: &Backend, run: &mut Run<'_>, hash: B256) {
     let found = run.published.transaction(&hash);
-    show(found, &mut run.out, |block, included, out| json::receipt(out, block, included, &backend.spec));
+    show(found, &mut run.out, |block, included, out| json::Receipt::write(out, (block, included, &*backend.spec)));
 }
 
 /// Calls `write` for the transaction at an index of a block, or writes null if there is none.

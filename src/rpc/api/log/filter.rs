@@ -17,7 +17,6 @@ use crate::{
         json::{
             self, Lookup,
             hex::{Fixed, Quantity},
-            schema,
         },
         params::{self, FilterParam, LogFilter, LogRange},
         protocol::error::{Result, RpcError},
@@ -95,7 +94,7 @@ pub struct GetFilterLogs {
 }
 
 impl Method for GetFilterLogs {
-    type Answer = Vec<schema::Log>;
+    type Answer = Vec<json::Log>;
     const EXAMPLE: Example = Example { params: r#"["0x1f2e3d4c5b6a7988"]"#, answer: "[]" };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
@@ -124,7 +123,7 @@ pub struct GetFilterChanges {
 #[expect(dead_code, reason = "the handler writes it")]
 pub enum FilterEntry {
     Hash(Fixed<32>),
-    Log(Box<schema::Log>),
+    Log(Box<json::Log>),
 }
 
 /// The answer to a poll, and the move of the filter's position once the answer's bytes are granted.

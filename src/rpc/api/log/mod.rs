@@ -16,7 +16,7 @@ use crate::{
     ledger::{Block, Chain, KnownBlock, Selector},
     meter::Meter,
     rpc::{
-        json::{self, Lookup, TxPosition, schema},
+        json::{self, LogView, Lookup, Shape, TxPosition},
         params::{FilterParam, LogFilter, LogRange},
         protocol::error::{Result, RpcError},
         run::{Backend, Run},
@@ -38,7 +38,7 @@ pub struct GetLogs {
 }
 
 impl Method for GetLogs {
-    type Answer = Vec<schema::Log>;
+    type Answer = Vec<json::Log>;
     const EXAMPLE: Example = Example {
         params: r#"[{"fromBlock": "0x1", "toBlock": "pending", "address": "0x5fbdb2315678afecb367f032d93f642f64180aa3", "topics": [null, ["0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421"]]}]"#,
         answer: "[]",
@@ -67,7 +67,7 @@ fn write<'a>(
         if *count > 1 {
             out.push(b',');
         }
-        json::log(out, log, &position, index, removed);
+        json::Log::write(out, LogView { log, position: Some(position), index, removed: Some(removed) });
     }
 }
 

@@ -18,8 +18,8 @@ use crate::{
     engine::{CallOutcome, CallResult, HaltText, NumberedLog, Simulated, SimulationError},
     rpc::{
         json::{
+            self,
             hex::{Data, Quantity},
-            schema,
         },
         protocol::error::{Result, RpcError},
         run::{Backend, Run},
@@ -55,7 +55,7 @@ pub struct SimBundleResult {
 #[serde(rename_all = "camelCase")]
 struct ItemLogs {
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<Vec<schema::Log>>")]
+    #[schemars(with = "Option<Vec<json::Log>>")]
     tx_logs: Option<Vec<Log>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     bundle_logs: Option<Vec<Self>>,

@@ -4,11 +4,11 @@ use alloy_primitives::U256;
 use schemars::JsonSchema;
 
 use super::request::ResultForm;
-use crate::rpc::json::{Object, hex::Quantity, list, quantity_u256, string};
 use crate::{
     engine::{Variant, VariantEnd},
     rpc::{
         api::simulate::{DroppedCall, SimulatedBlocks, SimulationView, write_simulation},
+        json::{Fields, Object, hex::Quantity, shapes},
         protocol::{dialect::Dialect, error::Result},
     },
     search::SearchOutcome,
@@ -18,42 +18,52 @@ use crate::{
 #[derive(JsonSchema)]
 #[expect(dead_code, reason = "the handler writes it")]
 pub struct Found {
-    /// The best variants, the best first.
-    best: Vec<FoundVariant>,
-    /// The number of variants that ran.
-    runs: usize,
-    /// Whether all variants ran in time.
-    complete: bool,
-    /// The fork whose rules the first block has.
-    fork: &'static str,
+    #[serde(flatten)]
+    outcome: Outcome,
     /// The best variant's outputs, if they are asked for.
     result: Option<SimulatedBlocks>,
 }
 
-/// A variant, and how it ended.
-#[derive(JsonSchema)]
-#[serde(rename_all = "camelCase")]
-#[expect(dead_code, reason = "the handler writes it")]
-struct FoundVariant {
-    /// The values of the fields that vary.
-    values: Vec<Quantity<U256>>,
-    /// A decimal number, which may be negative.
-    objective: Option<String>,
-    gas_used: Option<Quantity<u64>>,
-    /// 1 if all calls ended as they had to, and the objective is at least that which is required.
-    status: Quantity<u64>,
-    /// The first call that did not end as it had to.
-    dropped: Option<DroppedCall>,
-    /// The error of a variant that cannot run.
-    error: Option<RefusedVariant>,
-}
+shapes! {
+    Outcome: &SearchOutcome => |outcome| {
+        /// The best variants, the best first.
+        best: Vec<FoundVariant> = &outcome.best,
+        /// The number of variants that ran.
+        runs: usize = outcome.runs,
+        /// Whether all variants ran in time.
+        complete: bool = outcome.complete,
+        /// The fork whose rules the first block has.
+        fork: String = outcome.fork,
+    }
 
-/// The error of a variant that cannot run.
-#[derive(JsonSchema)]
-#[expect(dead_code, reason = "the handler writes it")]
-struct RefusedVariant {
-    code: i32,
-    message: String,
+    /// A variant, and how it ended.
+    FoundVariant: &Variant => |variant| let {
+        let (ran, dropped, error) = match &variant.end {
+            VariantEnd::Ran { objective, gas_used, is_enough, succeeded } => {
+                (Some((objective.to_string(), *gas_used, *is_enough && *succeeded)), None, None)
+            }
+            VariantEnd::Dropped(index) => (None, Some(*index), None),
+            VariantEnd::Refused(message, code) => (None, None, Some((*code, message))),
+        };
+    } {
+        /// The values of the fields that vary.
+        values: Vec<Quantity<U256>> = variant.values.iter().copied(),
+        /// A decimal number, which may be negative.
+        objective: Option<String> = ran.as_ref().map(|(objective, ..)| objective),
+        gasUsed: Option<Quantity<u64>> = ran.as_ref().map(|(_, gas, _)| *gas),
+        /// 1 if all calls ended as they had to, and the objective is at least that which is required.
+        status: Quantity<u64> = u64::from(ran.is_some_and(|(.., is_good)| is_good)),
+        /// The first call that did not end as it had to.
+        dropped: Option<DroppedCall> = dropped,
+        /// The error of a variant that cannot run.
+        error: Option<RefusedVariant> = error,
+    }
+
+    /// The error of a variant that cannot run.
+    RefusedVariant: (i32, &String) => |(code, message)| {
+        code: i32 = code,
+        message: String = message,
+    }
 }
 
 /// Writes the outcome of a search, with the best variant's result if that is shown. `limit` is the most bytes of a
@@ -70,10 +80,7 @@ pub fn write(
     limit: usize,
 ) -> Result<()> {
     let mut object = Object::new(out);
-    list(object.key("best"), &outcome.best, variant);
-    object.number("runs", outcome.runs);
-    object.key("complete").extend_from_slice(if outcome.complete { b"true" } else { b"false" });
-    string(object.key("fork"), outcome.fork);
+    Outcome::write_fields(&mut object, outcome);
     if let Some(simulated) = &outcome.shown {
         let view = SimulationView {
             dialect,
@@ -88,29 +95,4 @@ pub fn write(
     }
     object.end();
     Ok(())
-}
-
-fn variant(out: &mut Vec<u8>, variant: &Variant) {
-    let mut object = Object::new(out);
-    list(object.key("values"), &variant.values, |out, value: &U256| quantity_u256(out, *value));
-    match &variant.end {
-        VariantEnd::Ran { objective, gas_used, is_enough, succeeded } => {
-            string(object.key("objective"), &objective.to_string());
-            object.quantity("gasUsed", *gas_used).quantity("status", u64::from(*is_enough && *succeeded));
-        }
-        VariantEnd::Dropped(index) => {
-            object.quantity("status", 0);
-            let mut dropped = Object::new(object.key("dropped"));
-            dropped.number("block", index.block).number("call", index.call);
-            dropped.end();
-        }
-        VariantEnd::Refused(message, code) => {
-            object.quantity("status", 0);
-            let mut error = Object::new(object.key("error"));
-            error.key("code").extend_from_slice(code.to_string().as_bytes());
-            string(error.key("message"), message);
-            error.end();
-        }
-    }
-    object.end();
 }

@@ -12,8 +12,8 @@ use crate::pool::SentTransaction;
 use crate::rpc::{
     api::{Example, Query, Serve, block::write_receipt},
     json::{
+        Receipt,
         hex::{Data, Fixed, Number},
-        schema,
     },
     params::parse,
     protocol::error::{Result, RpcError},
@@ -61,7 +61,7 @@ pub struct SendRawSync {
 
 impl Serve for SendRawSync {
     type Part = ();
-    type Answer = schema::Receipt;
+    type Answer = Receipt;
     const EXAMPLE: Example = Example {
         params: SendRaw::EXAMPLE.params,
         answer: r#"{"blockHash": "0xc5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470", "blockNumber": "0x2", "contractAddress": null, "cumulativeGasUsed": "0x5208", "effectiveGasPrice": "0x3b9aca07", "from": "0x70997970c51812dc3a010c7d01b50e0d17dc79c8", "gasUsed": "0x5208", "logs": [], "logsBloom": "0x", "status": "0x1", "to": "0x000000000000000000000000000000000000abcd", "transactionHash": "0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421", "transactionIndex": "0x0", "type": "0x2"}"#,

@@ -14,7 +14,7 @@ use crate::{
     pool::{LeastFees, PoolNonce},
     rpc::{
         api::{Example, Method, Serve, call::needed_gas, wallet},
-        json::{self, Lookup, hex::Fixed, schema::PreparedTransaction},
+        json::{Lookup, PreparedTransaction, Shape, data, hex::Fixed},
         params::{CallObject, parse},
         protocol::{
             dialect::Dialect,
@@ -130,7 +130,7 @@ impl Method for FillTransaction {
         let (call, gas) = fill(backend, run, &run.published.newest, call, false)?;
         let fields = TxFields { chain_id: backend.spec.chain_id(), nonce, gas };
         let (tx, raw) = fill_unsigned(call, fields)?;
-        json::prepared_transaction(&mut run.out, &raw, &tx, None, run.dialect);
+        PreparedTransaction::write(&mut run.out, (&*raw, &tx, None, run.dialect));
         Ok(Lookup::Found)
     }
 }
@@ -197,7 +197,7 @@ fn write_signed(backend: &Backend, run: &mut Run<'_>, request: &SignatureRequest
     };
     let signature = backend.wallet.sign_message(request).map_err(|error| run.dialect.wallet_error(error))?;
     let tx = with_signature((**tx).clone(), signature, request.account);
-    json::prepared_transaction(&mut run.out, &tx.encoded_2718(), tx.inner(), Some(tx.inner()), run.dialect);
+    PreparedTransaction::write(&mut run.out, (&*tx.encoded_2718(), tx.inner(), Some(tx.inner()), run.dialect));
     Ok(())
 }
 
@@ -366,7 +366,7 @@ fn send_from_open(backend: &Backend, run: &mut Run<'_>, account: Option<&Signing
         }
     };
     drop(choosing);
-    json::data(&mut run.out, hash.as_slice());
+    data(&mut run.out, hash.as_slice());
     run.commit = commit;
     Ok(())
 }

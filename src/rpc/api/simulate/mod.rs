@@ -2,15 +2,13 @@
 
 mod params;
 mod result;
-mod schema;
 
 pub use self::{
     params::{
         ConditionParam, OutputParam, Payload, SimBlockParam, Simulate, SimulateV1, SimulationRequest, conditions,
         parse_presim_simulation, parse_simulation,
     },
-    result::{SimulationView, write_simulation},
-    schema::{DroppedCall, SimulatedBlocks},
+    result::{DroppedCall, SimulatedBlocks, SimulationView, write_simulation},
 };
 
 use super::{Example, Method};

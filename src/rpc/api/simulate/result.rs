@@ -1,19 +1,25 @@
 //! The results of `eth_simulateV1` and `presim_simulate`.
 
-use std::collections::BTreeMap;
+use std::{cell::OnceCell, collections::BTreeMap};
 
-use alloy_consensus::{Transaction, Typed2718};
-use alloy_primitives::{Address, map::AddressMap};
+use alloy_consensus::{EthereumTypedTransaction, Transaction as _, TxEip4844};
+use alloy_eips::Typed2718;
+use alloy_primitives::{U256, map::AddressMap};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use crate::{
     engine::{
-        Asset, BlockListing, CallOutcome, CallResult, CoinbaseIncome, HaltText, NetChange, NumberedLog, Outputs,
-        Simulated, SimulatedBlock, SimulatedTx, TokenInfo, revert_reason,
+        self, Asset, BlockListing, CallIndex, CallOutcome, CallResult, HaltText, NetChange, Outputs, Simulated,
+        SimulatedTx, TokenInfo, Trace, revert_reason,
     },
     rpc::{
         json::{
-            Object, TxPosition, access_list, check_length, data, header_fields, list, log, log_data, quantity,
-            seal_fields, signed, state_diff, string, trace, transaction_fields, try_list, value,
+            AccessListItem, AccountChanges, AccountDifference, BlockTransaction, CallError, Header, Log, LogView, Seal,
+            Shape, Signed, TxPosition, TxView, Withdrawal, check_length,
+            hex::{Data, Fixed, Quantity, Word},
+            schema::CallFrame,
+            shapes, trace, try_list, value,
         },
         params::CustomErrors,
         protocol::{
@@ -21,7 +27,7 @@ use crate::{
             error::{Result, RpcError},
         },
     },
-    state::{AccountRead, AccountReads, BlockReads, ReadSet},
+    state::{self, AccountRead, AccountReads, BlockReads},
 };
 
 /// The form in which the results of a simulation are shown.
@@ -38,10 +44,217 @@ pub struct SimulationView<'a> {
     /// The errors by which the data of reverts is explained.
     pub errors: Option<&'a CustomErrors>,
     /// The values that the run read ([`Outputs::READ_SET`]).
-    pub reads: Option<&'a ReadSet>,
+    pub reads: Option<&'a state::ReadSet>,
     /// Maximum bytes of the response.
     pub limit: usize,
 }
+
+/// The blocks of a simulation, or the call that has not ended as it had to.
+#[derive(JsonSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "one of the two is written")]
+pub enum SimulatedBlocks {
+    Blocks(Vec<SimulatedBlock>),
+    Dropped(DroppedBundle),
+}
+
+/// A block of a simulation, the form in which it is shown, what the run read if that is shown with the block, and the error that ends
+/// the result.
+#[derive(Clone, Copy)]
+struct BlockView<'a> {
+    block: &'a engine::SimulatedBlock,
+    tokens: &'a AddressMap<TokenInfo>,
+    view: &'a SimulationView<'a>,
+    reads: Option<&'a state::ReadSet>,
+    error: &'a OnceCell<RpcError>,
+}
+
+shapes! {
+    #[schemars(inline)]
+    pub DroppedBundle: (CallIndex, Option<&state::ReadSet>) => |(dropped, reads)| {
+        dropped: DroppedCall = dropped,
+        readSet: Option<ReadSet> = reads,
+    }
+
+    /// A call by the index of its block and its own in that.
+    pub DroppedCall: CallIndex => |index| {
+        block: u64 = index.block,
+        call: u64 = index.call,
+    }
+
+    /// A simulated block. Without the output `header` it has no fields of one.
+    pub SimulatedBlock: BlockView<'_> => |shown| let {
+        let BlockView { block, tokens, view, reads, .. } = shown;
+        let listing = block.listing.as_ref();
+        // Without a listing, logs have no position.
+        let mut logs = 0;
+        let calls = block.calls.iter().enumerate().map(|(index, call)| {
+            let first_log = logs;
+            logs += call.logs.len() as u64;
+            (shown, call, listing.map(|listing| position(listing, index)), first_log)
+        });
+        let assets = block.assets.as_ref().map(|assets| {
+            assets.iter().map(|(account, changes)| (account, changes.iter().map(|(asset, change)| (asset, change, tokens))))
+        });
+    } {
+        [flatten] listed: Option<ListedBlock> = listing.map(|listing| (listing, view)),
+        /// The name of the fork whose rules the block has. Not in `eth_simulateV1`.
+        fork: Option<String> = view.names_fork.then_some(block.fork),
+        calls: Vec<SimulatedCallResult> = calls,
+        blockAccessList: Option<Vec<AccountChanges>> = block.access_list.as_ref(),
+        stateDiff: Option<BTreeMap<String, AccountDifference>> = block.diff.as_ref(),
+        /// The net changes of assets, by account.
+        assets: Option<BTreeMap<String, Vec<AssetChange>>> = assets,
+        coinbase: Option<CoinbaseIncome> = block.coinbase.as_ref(),
+        readSet: Option<ReadSet> = reads,
+    }
+
+    /// The header and the content of a simulated block.
+    ListedBlock: (&BlockListing, &SimulationView<'_>) => |(listing, view)| let {
+        let shows_withdrawals = listing.withdrawals.is_some() || view.dialect.shows_early_fields;
+        let withdrawals = listing.withdrawals.iter().flat_map(|withdrawals| withdrawals.iter());
+        let transactions = listing.transactions.iter().enumerate().map(|(index, tx)| {
+            (tx.hash, view.full_transactions.then(|| full_transaction(tx, position(listing, index))))
+        });
+    } {
+        [flatten] header: Header = (&listing.header, listing.header.hash(), listing.timestamp_ms, view.dialect),
+        size: Quantity<u64> = listing.size as u64,
+        transactions: Vec<BlockTransaction> = transactions,
+        uncles: Vec<Fixed<32>> = [[0; 32]; 0],
+        withdrawals: Option<Vec<Withdrawal>> = shows_withdrawals.then_some(withdrawals),
+    }
+
+    /// The result of a call, as far as its outputs are asked for.
+    SimulatedCallResult: (BlockView<'_>, &CallResult, Option<TxPosition<'_>>, u64) => |(shown, call, position, first_log)| let {
+        let BlockView { view: &SimulationView { dialect, outputs, errors, .. }, .. } = shown;
+        let has = |output| outputs.contains(output);
+        let is_success = call.outcome == CallOutcome::Success;
+        let data: &[u8] = if is_success || dialect.shows_revert_data { &call.return_data } else { &[] };
+        let logs = call.logs.iter().zip(first_log..).map(|(log, counted)| LogView {
+            log: &log.log,
+            position,
+            index: if dialect.counts_reverted_logs { log.number } else { counted },
+            removed: position.is_some().then_some(false),
+        });
+        let error = has(Outputs::ERROR).then(|| call_error(call, errors, dialect.call_error)).flatten();
+    } {
+        returnData: Option<Data> = has(Outputs::RETURN_DATA).then_some(data),
+        logs: Option<Vec<Log>> = has(Outputs::LOGS).then_some(logs),
+        /// The gas that the call pays for.
+        gasUsed: Option<Quantity<u64>> = has(Outputs::GAS_USED).then_some(call.gas_used),
+        /// The gas that the call needs while it runs, before refunds.
+        maxUsedGas: Option<Quantity<u64>> = has(Outputs::GAS_USED).then_some(call.max_used_gas),
+        /// 1 if the call has succeeded.
+        status: Option<Quantity<u64>> = has(Outputs::STATUS).then_some(u64::from(is_success)),
+        error: Option<CallError> = error.map(|error| (error, dialect.call_error)),
+        transfers: Option<Vec<Transfer>> = has(Outputs::TRANSFERS).then_some(&call.transfers),
+        accessList: Option<Vec<AccessListItem>> = call.access_list.as_ref().map(|list| &list.0),
+        trace: Option<CallFrame> = call.trace.as_ref().map(|trace| (&**trace, shown)),
+    }
+
+    /// A transfer of ether.
+    Transfer: &engine::Transfer => |transfer| {
+        from: Fixed<20> = transfer.from,
+        to: Fixed<20> = transfer.to,
+        value: Quantity<U256> = transfer.value,
+    }
+
+    /// The net change of an asset that an account has.
+    AssetChange: (&Asset, &NetChange, &AddressMap<TokenInfo>) => |(asset, change, tokens)| let {
+        let (kind, token, id) = match asset {
+            Asset::Ether => (AssetKind::Ether, None, None),
+            Asset::Erc20(token) => (AssetKind::Erc20, Some(token), None),
+            Asset::Erc721(token, id) => (AssetKind::Erc721, Some(token), Some(*id)),
+            Asset::Erc1155(token, id) => (AssetKind::Erc1155, Some(token), Some(*id)),
+        };
+        let info = token.and_then(|token| tokens.get(token));
+    } {
+        r#type: AssetKind = kind,
+        token: Option<Fixed<20>> = token,
+        id: Option<Quantity<U256>> = id,
+        /// A decimal number, which may be negative.
+        change: String = Signed(change.net()),
+        symbol: Option<String> = info.and_then(|info| info.symbol.as_ref()),
+        decimals: Option<Quantity<u64>> = info.and_then(|info| info.decimals).map(u64::from),
+    }
+
+    /// The gain of the fee recipient.
+    CoinbaseIncome: &engine::CoinbaseIncome => |income| {
+        fees: Quantity<U256> = income.fees,
+        /// A decimal number, which may be negative.
+        transfers: String = Signed(income.transfers()),
+    }
+
+    /// The values that a run has read.
+    pub ReadSet: &state::ReadSet => |reads| let {
+        let listed = (!reads.everything).then_some(reads);
+        let fields = |reads: &state::ReadSet| {
+            let read = reads.block;
+            FIELDS.iter().filter(move |(field, _)| read.contains(*field)).map(|(_, name)| name)
+        };
+    } {
+        /// Whether too much was read to list it.
+        everything: bool = reads.everything,
+        accounts: Option<BTreeMap<String, ReadAccount>> = listed.map(|reads| reads.accounts.iter().map(|read| (read.address, read))),
+        /// Names of fields of the block.
+        block: Option<Vec<String>> = listed.map(fields),
+        blockHashes: Option<Vec<Quantity<u64>>> = listed.map(|reads| reads.hashes.iter().copied()),
+        gas: Option<Quantity<u64>> = listed.map(|reads| reads.gas),
+    }
+
+    /// The parts of an account that a run has read.
+    ReadAccount: &AccountRead => |read| {
+        parts: Vec<String> = PARTS.iter().filter(|(part, _)| read.parts.contains(*part)).map(|(_, name)| name),
+        slots: Vec<Word> = read.slots.iter().copied(),
+    }
+}
+
+#[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum AssetKind {
+    Ether,
+    Erc20,
+    Erc721,
+    Erc1155,
+}
+
+impl Shape<Self> for AssetKind {
+    fn write(out: &mut Vec<u8>, kind: Self) {
+        value(out, &kind);
+    }
+}
+
+impl Shape<(&Trace, BlockView<'_>)> for CallFrame {
+    fn write(out: &mut Vec<u8>, (frames, shown): (&Trace, BlockView<'_>)) {
+        if let Err(error) = trace(out, frames, shown.view.limit) {
+            // The first error ends the result after the block.
+            _ = shown.error.set(error);
+        }
+    }
+}
+
+/// The names of the parts of an account.
+const PARTS: [(AccountReads, &str); 5] = [
+    (AccountReads::BALANCE, "balance"),
+    (AccountReads::NONCE, "nonce"),
+    (AccountReads::CODE, "code"),
+    (AccountReads::EXISTENCE, "existence"),
+    (AccountReads::STORAGE, "storage"),
+];
+
+/// The names of the fields of a block.
+const FIELDS: [(BlockReads, &str); 10] = [
+    (BlockReads::NUMBER, "number"),
+    (BlockReads::TIMESTAMP, "timestamp"),
+    (BlockReads::FEE_RECIPIENT, "feeRecipient"),
+    (BlockReads::PREV_RANDAO, "prevRandao"),
+    (BlockReads::GAS_LIMIT, "gasLimit"),
+    (BlockReads::BASE_FEE, "baseFeePerGas"),
+    (BlockReads::BLOB_BASE_FEE, "blobBaseFee"),
+    (BlockReads::SLOT_NUMBER, "slotNumber"),
+    (BlockReads::GAS_LEFT, "gasLeft"),
+    (BlockReads::HEADER, "header"),
+];
 
 /// Writes the result of a simulation: its blocks, or the call that broke the bundle.
 ///
@@ -50,28 +263,23 @@ pub struct SimulationView<'a> {
 /// Returns -32005 if the response becomes longer than the limit.
 pub fn write_simulation(out: &mut Vec<u8>, simulated: &Simulated, view: &SimulationView<'_>) -> Result<()> {
     if let Some(index) = simulated.dropped {
-        let mut object = Object::new(out);
-        let mut dropped = Object::new(object.key("dropped"));
-        dropped.number("block", index.block).number("call", index.call);
-        dropped.end();
-        if let Some(reads) = view.reads {
-            read_set(object.key("readSet"), reads);
-        }
-        object.end();
+        DroppedBundle::write(out, (index, view.reads));
         return Ok(());
     }
     // Reserves the expected length, because a long response that grows by doubling is moved several times.
     out.reserve(simulated.blocks.iter().map(length).sum::<usize>().min(view.limit));
     let last = simulated.blocks.len().saturating_sub(1);
     let shown = simulated.blocks.iter().enumerate().filter(|(_, block)| !block.filler || view.dialect.shows_fillers);
+    let mut error = OnceCell::new();
     try_list(out, shown, |out, (index, block)| {
-        simulated_block(out, block, &simulated.tokens, view, view.reads.filter(|_| index == last))?;
-        check_length(out, view.limit)
+        let reads = view.reads.filter(|_| index == last);
+        SimulatedBlock::write(out, BlockView { block, tokens: &simulated.tokens, view, reads, error: &error });
+        error.take().map_or_else(|| check_length(out, view.limit), Err)
     })
 }
 
 /// Returns about how many bytes a block takes. Full transactions are not counted.
-fn length(block: &SimulatedBlock) -> usize {
+fn length(block: &engine::SimulatedBlock) -> usize {
     const HEADER: usize = 2048;
     const CALL: usize = 256;
     const LOG: usize = 896;
@@ -81,62 +289,6 @@ fn length(block: &SimulatedBlock) -> usize {
     };
     let header = if block.listing.is_some() { HEADER } else { 64 };
     header + block.calls.iter().map(call).sum::<usize>()
-}
-
-fn simulated_block(
-    out: &mut Vec<u8>,
-    block: &SimulatedBlock,
-    tokens: &AddressMap<TokenInfo>,
-    view: &SimulationView<'_>,
-    reads: Option<&ReadSet>,
-) -> Result<()> {
-    let mut object = Object::new(out);
-    if let Some(listing) = &block.listing {
-        listed_block(&mut object, listing, view);
-    }
-    if view.names_fork {
-        string(object.key("fork"), block.fork);
-    }
-    let mut log_index = 0;
-    try_list(object.key("calls"), block.calls.iter().enumerate(), |out, (index, call)| {
-        let position = block.listing.as_ref().map(|listing| position(listing, index));
-        call_result(out, call, position.as_ref(), &mut log_index, view)
-    })?;
-    if let Some(accounts) = &block.access_list {
-        access_list(object.key("blockAccessList"), accounts);
-    }
-    if let Some(diff) = &block.diff {
-        state_diff(object.key("stateDiff"), diff);
-    }
-    if let Some(assets) = &block.assets {
-        asset_changes(object.key("assets"), assets, tokens);
-    }
-    if let Some(income) = &block.coinbase {
-        coinbase(object.key("coinbase"), income);
-    }
-    if let Some(reads) = reads {
-        read_set(object.key("readSet"), reads);
-    }
-    object.end();
-    Ok(())
-}
-
-fn listed_block(object: &mut Object<'_>, listing: &BlockListing, view: &SimulationView<'_>) {
-    header_fields(object, &listing.header, listing.header.hash(), view.dialect.shows_early_fields);
-    object.optional_quantity("timestampMs", listing.timestamp_ms).quantity("size", listing.size as u64);
-    list(object.key("transactions"), listing.transactions.iter().enumerate(), |out, (index, tx)| {
-        if view.full_transactions {
-            transaction(out, tx, &TxPosition { time: None, ..position(listing, index) });
-        } else {
-            data(out, tx.hash.as_slice());
-        }
-    });
-    object.key("uncles").extend_from_slice(b"[]");
-    if listing.withdrawals.is_some() || view.dialect.shows_early_fields {
-        list(object.key("withdrawals"), listing.withdrawals.iter().flat_map(|list| list.iter()), |out, withdrawal| {
-            value(out, withdrawal);
-        });
-    }
 }
 
 /// Returns the position of a simulated transaction.
@@ -150,187 +302,35 @@ fn position(listing: &BlockListing, index: usize) -> TxPosition<'_> {
     }
 }
 
-fn call_result(
-    out: &mut Vec<u8>,
-    call: &CallResult,
-    position: Option<&TxPosition<'_>>,
-    log_index: &mut u64,
-    view: &SimulationView<'_>,
-) -> Result<()> {
-    let (dialect, outputs) = (view.dialect, view.outputs);
-    let mut object = Object::new(out);
-    if outputs.contains(Outputs::RETURN_DATA) {
-        let shows_data = call.outcome == CallOutcome::Success || dialect.shows_revert_data;
-        object.data("returnData", if shows_data { &call.return_data } else { &[] });
-    }
-    if outputs.contains(Outputs::LOGS) {
-        list(object.key("logs"), &call.logs, |out, one| {
-            let index = if dialect.counts_reverted_logs { one.number } else { *log_index };
-            match position {
-                Some(position) => log(out, &one.log, position, index, false),
-                None => short_log(out, one, index),
-            }
-            *log_index += 1;
-        });
-    }
-    if outputs.contains(Outputs::GAS_USED) {
-        object.quantity("gasUsed", call.gas_used).quantity("maxUsedGas", call.max_used_gas);
-    }
-    if outputs.contains(Outputs::STATUS) {
-        object.quantity("status", u64::from(call.outcome == CallOutcome::Success));
-    }
-    if outputs.contains(Outputs::ERROR) && call.outcome != CallOutcome::Success {
-        let custom = view.errors.filter(|_| call.outcome == CallOutcome::Revert);
-        let custom = custom.and_then(|errors| errors.explain(&call.return_data));
-        call_error(object.key("error"), call, custom, dialect.call_error);
-    }
-    if outputs.contains(Outputs::TRANSFERS) {
-        list(object.key("transfers"), &call.transfers, |out, transfer| {
-            let mut object = Object::new(out);
-            object.data("from", transfer.from.as_slice()).data("to", transfer.to.as_slice());
-            object.u256("value", transfer.value);
-            object.end();
-        });
-    }
-    if let Some(accessed) = &call.access_list {
-        value(object.key("accessList"), accessed);
-    }
-    if let Some(frames) = &call.trace {
-        trace(object.key("trace"), frames, view.limit)?;
-    }
-    object.end();
-    Ok(())
-}
-
-/// Writes a log without the block that contains it.
-fn short_log(out: &mut Vec<u8>, one: &NumberedLog, index: u64) {
-    let mut object = Object::new(out);
-    log_data(&mut object, &one.log);
-    object.quantity("logIndex", index);
-    object.end();
-}
-
-/// Writes a simulated transaction in full. As in geth, the signature of an unsigned call is zeros.
-fn transaction(out: &mut Vec<u8>, tx: &SimulatedTx, position: &TxPosition<'_>) {
+/// Returns a simulated transaction. As in geth, the signature of an unsigned call is zeros.
+fn full_transaction<'a>(
+    tx: &'a SimulatedTx,
+    position: TxPosition<'a>,
+) -> TxView<'a, EthereumTypedTransaction<TxEip4844>> {
     let inner = &tx.tx.tx;
-    let mut object = Object::new(out);
-    position.write(&mut object);
-    let price = inner.effective_gas_price(position.header.base_fee_per_gas);
-    transaction_fields(&mut object, inner, inner.nonce(), tx.hash, tx.from, price);
-    match &tx.tx.signed {
-        Some(signed) => seal_fields(&mut object, signed),
-        None => {
-            object.quantity("v", 0).quantity("r", 0).quantity("s", 0);
-            if !inner.is_legacy() {
-                object.quantity("yParity", 0);
-            }
-        }
+    TxView {
+        position: Some(TxPosition { time: None, ..position }),
+        tx: inner,
+        hash: tx.hash,
+        from: tx.from,
+        price: inner.effective_gas_price(position.header.base_fee_per_gas),
+        seal: Some(Seal::of(tx.tx.signed.as_deref(), inner.ty())),
+        deposit: None,
     }
-    object.end();
 }
 
-/// Writes the net changes of assets, by account.
-fn asset_changes(
-    out: &mut Vec<u8>,
-    assets: &BTreeMap<Address, BTreeMap<Asset, NetChange>>,
-    tokens: &AddressMap<TokenInfo>,
-) {
-    let mut accounts = Object::new(out);
-    for (account, changes) in assets {
-        list(accounts.hex_key(account.as_slice()), changes, |out, (asset, change)| {
-            let mut object = Object::new(out);
-            let (kind, token, id) = match asset {
-                Asset::Ether => ("ether", None, None),
-                Asset::Erc20(token) => ("erc20", Some(token), None),
-                Asset::Erc721(token, id) => ("erc721", Some(token), Some(id)),
-                Asset::Erc1155(token, id) => ("erc1155", Some(token), Some(id)),
-            };
-            string(object.key("type"), kind);
-            if let Some(token) = token {
-                object.data("token", token.as_slice());
-            }
-            object.optional_u256("id", id.copied());
-            let (lost, amount) = change.net();
-            signed(object.key("change"), lost, amount);
-            let info = token.and_then(|token| tokens.get(token));
-            if let Some(symbol) = info.and_then(|info| info.symbol.as_ref()) {
-                string(object.key("symbol"), symbol);
-            }
-            object.optional_quantity("decimals", info.and_then(|info| info.decimals).map(u64::from));
-            object.end();
-        });
-    }
-    accounts.end();
-}
-
-fn coinbase(out: &mut Vec<u8>, income: &CoinbaseIncome) {
-    let mut object = Object::new(out);
-    object.u256("fees", income.fees);
-    let (lost, amount) = income.transfers();
-    signed(object.key("transfers"), lost, amount);
-    object.end();
-}
-
-/// Writes what a run read.
-fn read_set(out: &mut Vec<u8>, reads: &ReadSet) {
-    const PARTS: [(AccountReads, &str); 5] = [
-        (AccountReads::BALANCE, "balance"),
-        (AccountReads::NONCE, "nonce"),
-        (AccountReads::CODE, "code"),
-        (AccountReads::EXISTENCE, "existence"),
-        (AccountReads::STORAGE, "storage"),
-    ];
-    const FIELDS: [(BlockReads, &str); 10] = [
-        (BlockReads::NUMBER, "number"),
-        (BlockReads::TIMESTAMP, "timestamp"),
-        (BlockReads::FEE_RECIPIENT, "feeRecipient"),
-        (BlockReads::PREV_RANDAO, "prevRandao"),
-        (BlockReads::GAS_LIMIT, "gasLimit"),
-        (BlockReads::BASE_FEE, "baseFeePerGas"),
-        (BlockReads::BLOB_BASE_FEE, "blobBaseFee"),
-        (BlockReads::SLOT_NUMBER, "slotNumber"),
-        (BlockReads::GAS_LEFT, "gasLeft"),
-        (BlockReads::HEADER, "header"),
-    ];
-    let mut object = Object::new(out);
-    object.key("everything").extend_from_slice(if reads.everything { b"true" } else { b"false" });
-    if !reads.everything {
-        let mut accounts = Object::new(object.key("accounts"));
-        for AccountRead { address, parts, slots } in &reads.accounts {
-            let mut account = Object::new(accounts.hex_key(address.as_slice()));
-            let read = PARTS.iter().filter(|(part, _)| parts.contains(*part));
-            list(account.key("parts"), read, |out, (_, name)| string(out, name));
-            list(account.key("slots"), slots, |out, slot| data(out, &slot.to_be_bytes::<32>()));
-            account.end();
-        }
-        accounts.end();
-        let read = FIELDS.iter().filter(|(field, _)| reads.block.contains(*field));
-        list(object.key("block"), read, |out, (_, name)| string(out, name));
-        list(object.key("blockHashes"), &reads.hashes, |out, number| quantity(out, *number));
-        object.quantity("gas", reads.gas);
-    }
-    object.end();
-}
-
-/// Writes the error of a failed call. `custom` explains the data of a revert, if the request's own errors do.
-fn call_error(out: &mut Vec<u8>, call: &CallResult, custom: Option<String>, form: ErrorForm) {
-    let reason = || custom.or_else(|| revert_reason(&call.return_data));
-    match (&call.outcome, form) {
-        (CallOutcome::Success, _) => {}
+/// Returns the error of a failed call. If `errors` of the request explain the data of a revert, their text is the reason.
+fn call_error(call: &CallResult, errors: Option<&CustomErrors>, form: ErrorForm) -> Option<RpcError> {
+    let custom = || errors.and_then(|errors| errors.explain(&call.return_data));
+    let reason = || custom().or_else(|| revert_reason(&call.return_data));
+    Some(match (&call.outcome, form) {
+        (CallOutcome::Success, _) => return None,
         (CallOutcome::Revert, ErrorForm::Text) => {
-            string(out, reason().as_deref().unwrap_or("execution reverted"));
+            RpcError::new(VM_ERROR, reason().unwrap_or_else(|| "execution reverted".to_owned()))
         }
-        (CallOutcome::Revert, ErrorForm::Object) => {
-            value(out, &RpcError::reverted(reason(), call.return_data.clone()).into_object());
-        }
-        (CallOutcome::Halt(reason), form) => {
-            let text = HaltText(reason.clone()).to_string();
-            match form {
-                ErrorForm::Text => string(out, &text),
-                ErrorForm::Object => value(out, &RpcError::new(VM_ERROR, text).into_object()),
-            }
-        }
-    }
+        (CallOutcome::Revert, ErrorForm::Object) => RpcError::reverted(reason(), call.return_data.clone()),
+        (CallOutcome::Halt(reason), _) => RpcError::new(VM_ERROR, HaltText(reason.clone()).to_string()),
+    })
 }
 
 /// The code of execution-apis for a call that the EVM halted.

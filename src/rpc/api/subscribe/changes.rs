@@ -15,7 +15,7 @@ use crate::{
     engine::{AccountDiff, ValueChange},
     ledger::{Chain, OpenBlock, Selector, Snapshot, SnapshotId},
     rpc::{
-        json::{self, Object},
+        json::{self, AccountDifference, Object, Shape},
         run::subscriptions::{ChangeFilter, Subject, Subscription},
     },
     state::Overlay,
@@ -142,11 +142,12 @@ fn notify_changes(
     let text = round.encoded(|out| {
         let mut object = Object::new(out);
         object.quantity("id", snapshot.id.0);
-        json::state_diff(object.key("changes"), &changes);
+        BTreeMap::<String, AccountDifference>::write(object.key("changes"), &changes);
         json::list(object.key("logs"), logs, |out, (hash, log)| {
             let mut object = Object::new(out);
-            json::log_data(&mut object, log);
-            object.data("transactionHash", hash.as_slice());
+            object.data("address", log.address.as_slice());
+            json::list(object.key("topics"), log.topics(), |out, topic| json::data(out, topic.as_slice()));
+            object.data("data", &log.data.data).data("transactionHash", hash.as_slice());
             object.end();
         });
         object.end();

@@ -10,7 +10,7 @@ use crate::{
     chain::SealedBlock,
     ledger::{Block, Included, SnapshotId},
     rpc::{
-        json::{self, TxPosition},
+        json::{self, LogView, Shape, TxPosition},
         limits::memory::IoMemory,
         protocol::dialect::Dialect,
         run::{
@@ -103,7 +103,8 @@ impl<'a> Round<'a> {
         let mut headers = EncodedByDialect::default();
         for one in self.list {
             if let Subject::NewHeads = &one.subject {
-                let result = headers.get(one.dialect, self.memory, |out| json::header(out, header, time, one.dialect));
+                let shown = (header.inner(), header.hash(), time, one.dialect);
+                let result = headers.get(one.dialect, self.memory, |out| json::Header::write(out, shown));
                 self.send(one, result);
             }
         }
@@ -195,7 +196,8 @@ impl<'a> Round<'a> {
         texts: &mut EncodedByIndex,
     ) {
         for (position, index, log) in logs {
-            let encode = || encoded(self.memory, |out| json::log(out, log, &position, index, removed));
+            let shown = LogView { log, position: Some(position), index, removed: Some(removed) };
+            let encode = || encoded(self.memory, |out| json::Log::write(out, shown));
             let text = texts.entry(index).or_insert_with(encode).clone();
             self.send(one, text);
         }

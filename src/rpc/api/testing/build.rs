@@ -18,8 +18,8 @@ use crate::{
     rpc::{
         api::{Example, Query},
         json::{
+            self,
             hex::{Data, Fixed, Quantity},
-            schema,
         },
         params::{decode, with_sender},
         protocol::error::{Result, RpcError},
@@ -60,15 +60,15 @@ struct PayloadAttributes {
     /// The account that receives the block's fees.
     suggested_fee_recipient: Fixed<20>,
     /// Withdrawals (EIP-4895), from Shanghai on.
-    withdrawals: Option<Vec<schema::Withdrawal>>,
+    withdrawals: Option<Vec<json::Withdrawal>>,
     /// The root of the parent beacon block (EIP-4788), from Cancun on.
     parent_beacon_block_root: Option<Fixed<32>>,
     /// The slot (EIP-7843); by default the slot after the parent's.
     slot_number: Option<Quantity<u64>>,
 }
 
-impl From<schema::Withdrawal> for Withdrawal {
-    fn from(schema::Withdrawal { index, validator_index, address, amount }: schema::Withdrawal) -> Self {
+impl From<json::Withdrawal> for Withdrawal {
+    fn from(json::Withdrawal { index, validator_index, address, amount }: json::Withdrawal) -> Self {
         Self { index: index.0, validator_index: validator_index.0, address: address.into(), amount: amount.0 }
     }
 }

@@ -13,7 +13,7 @@ use crate::{
     objects,
     rpc::{
         api::{Example, Serve, trace::replay},
-        json::{self, schema},
+        json::{self, Shape},
         params,
         protocol::error::{Result, RpcError},
         run::{Backend, Run, request::Request, runner::RequestRunner},
@@ -33,7 +33,7 @@ pub struct MineDetailed {
 
 impl Serve for MineDetailed {
     type Part = Testing;
-    type Answer = Vec<schema::Block>;
+    type Answer = Vec<json::Block>;
     const EXAMPLE: Example = Example { params: r#"[{"blocks": 0}]"#, answer: "[]" };
 
     async fn serve<'a>(testing: &'a Testing, runner: &'a Arc<RequestRunner>, request: Request) -> Result<Vec<u8>> {
@@ -54,7 +54,7 @@ fn write(backend: &Backend, run: &mut Run<'_>, count: u64) -> Result<()> {
     for number in (newest + 1).saturating_sub(count)..=newest {
         let Some(block) = run.published.blocks(number, number).next().and_then(Block::sealed) else { continue };
         let mut text = Vec::new();
-        json::block(&mut text, &block, true, run.dialect);
+        json::Block::write(&mut text, (&block, true, run.dialect));
         let mut shown: Value = objects::from_slice(&text).map_err(|error| RpcError::internal(&error.to_string()))?;
         let all = 0..block.len();
         replay(backend, run, &block, all, &Tracer::Calls(Default::default()), |_, included, trace| {

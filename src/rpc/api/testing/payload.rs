@@ -8,8 +8,8 @@ use serde::Serialize;
 use crate::{
     chain::SealedBlock,
     rpc::json::{
+        Withdrawal,
         hex::{Data, Fixed, Quantity},
-        schema::Withdrawal,
     },
 };
 

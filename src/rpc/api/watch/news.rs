@@ -12,8 +12,9 @@ use crate::{
     rpc::{
         api::{search::result::Found, simulate::SimulatedBlocks},
         json::{
-            self, Object,
+            self, Fields, Object, OrNull, Shape,
             hex::{Fixed, Quantity},
+            shapes,
         },
         protocol::error::RpcError,
         run::subscriptions::Subscriptions,
@@ -24,33 +25,57 @@ use crate::{
 /// The bundles that a client lets stand.
 pub type Watch = watch::Watch<NodeBundle, Connections>;
 
-/// The answers that changed after a snapshot.
-#[derive(JsonSchema)]
-#[serde(rename_all = "camelCase")]
-#[expect(dead_code, reason = "the functions below write it")]
-pub struct Changes {
-    /// The name of the bundles, in an answer to `presim_rewatch`.
-    watch: Option<Fixed<16>>,
-    /// The last snapshot of which all is told.
-    id: Quantity<u64>,
-    /// The number of the block that is being built there, or of the sealed block on which the bundles stand.
-    block_number: Option<Quantity<u64>>,
-    timestamp: Option<Quantity<u64>>,
-    base_fee_per_gas: Option<Quantity<u64>>,
-    changed: Vec<ChangedAnswer>,
-    /// The bundles whose answers hold only up to a snapshot.
-    behind: Vec<BehindBundle>,
+shapes! {
+    /// The answers that changed after a snapshot.
+    pub Changes['a, C: Iterator<Item = (&'a StandingBundle<Arc<NodeBundle>, Bytes>, &'a StandingAnswer<Bytes>)>]:
+        (Option<WatchId>, Selector, &'a WatchState<NodeBundle>, C) => |(watch, selector, state, changed)| let {
+        // An answer may be newer than the snapshot of which all is told, so each names its own.
+        let changed = changed.map(|(bundle, told)| {
+            (selector, &*bundle.name, state.bundles.holds_at(bundle), told.answer.as_ref())
+        });
+    } {
+        /// The name of the bundles, in an answer to `presim_rewatch`.
+        watch: Option<Fixed<16>> = watch.map(|id| id.0),
+        [flatten] block: ToldBlock = (selector, state.complete_at),
+        changed: Vec<ChangedAnswer> = changed,
+        /// The bundles whose answers hold only up to a snapshot.
+        behind: Vec<BehindBundle> = state.behind().map(|bundle| (selector, bundle)),
+    }
+
+    ToldBlock: (Selector, Option<SnapshotName>) => |(selector, name)| let {
+        let built = name.filter(|_| selector == Selector::Pending);
+    } {
+        /// The last snapshot of which all is told.
+        id: Quantity<u64> = name.map_or(0, |name| name.id.0),
+        /// The number of the block that is being built there, or of the sealed block on which the bundles stand.
+        blockNumber: Option<Quantity<u64>> = built.map(|name| name.number).or_else(|| sealed_number(selector, name)),
+        timestamp: Option<Quantity<u64>> = built.map(|name| name.timestamp),
+        baseFeePerGas: Option<Quantity<u64>> = built.and_then(|name| name.base_fee),
+    }
+
+    /// An answer that changed.
+    ChangedAnswer: (Selector, &str, Option<SnapshotName>, Option<&Bytes>) => |(selector, bundle, holds_at, answer)| {
+        name: String = bundle,
+        /// The snapshot for which the answer holds, if it is not the last one of which all is told.
+        id: Option<Quantity<u64>> = holds_at.map(|name| name.id.0),
+        blockNumber: Option<Quantity<u64>> = sealed_number(selector, holds_at),
+        [flatten] answer: Answer = answer,
+    }
+
+    /// A bundle whose answer holds only up to a snapshot.
+    BehindBundle: (Selector, Behind<'_>) => |(selector, bundle)| {
+        name: String = bundle.name,
+        /// The last snapshot for which the answer holds. Null if there is no answer.
+        id: Option<Quantity<u64>> = Some(OrNull(bundle.holds_at.map(|name| name.id.0))),
+        blockNumber: Option<Quantity<u64>> = sealed_number(selector, bundle.holds_at),
+        /// The reason why the bundle does not run.
+        stale: Option<RunError> = bundle.stale.map(|reason| RpcError::from(reason.clone())),
+    }
 }
 
-/// An answer that changed.
 #[derive(JsonSchema)]
-#[serde(rename_all = "camelCase")]
-#[expect(dead_code, reason = "the functions below write it")]
-struct ChangedAnswer {
-    name: String,
-    /// The snapshot for which the answer holds, if it is not the last one of which all is told.
-    id: Option<Quantity<u64>>,
-    block_number: Option<Quantity<u64>>,
+#[expect(dead_code, reason = "one of the members is written")]
+struct Answer {
     /// The result of the bundle's method.
     result: Option<WatchedResult>,
     error: Option<RunError>,
@@ -58,10 +83,16 @@ struct ChangedAnswer {
     below: Option<bool>,
 }
 
+impl Fields<Option<&Bytes>> for Answer {
+    fn write_fields(object: &mut Object<'_>, answer: Option<&Bytes>) {
+        object.member(answer.map_or(BELOW, |answer| answer.as_ref()));
+    }
+}
+
 /// The result of `presim_simulate` or `presim_search`.
 #[derive(JsonSchema)]
 #[serde(untagged)]
-#[expect(dead_code, reason = "the functions below write it")]
+#[expect(dead_code, reason = "the run writes it")]
 enum WatchedResult {
     Simulated(SimulatedBlocks),
     Found(Found),
@@ -69,24 +100,17 @@ enum WatchedResult {
 
 /// The error of a bundle that cannot run.
 #[derive(JsonSchema)]
-#[expect(dead_code, reason = "the functions below write it")]
+#[expect(dead_code, reason = "the error is written")]
 struct RunError {
     code: i32,
     message: String,
     data: Option<Value>,
 }
 
-/// A bundle whose answer holds only up to a snapshot.
-#[derive(JsonSchema)]
-#[serde(rename_all = "camelCase")]
-#[expect(dead_code, reason = "the functions below write it")]
-struct BehindBundle {
-    name: String,
-    /// The last snapshot for which the answer holds. Null if there is no answer.
-    id: Option<Quantity<u64>>,
-    block_number: Option<Quantity<u64>>,
-    /// The reason why the bundle does not run.
-    stale: Option<RunError>,
+impl Shape<RpcError> for RunError {
+    fn write(out: &mut Vec<u8>, error: RpcError) {
+        json::value(out, &error.into_object());
+    }
 }
 
 /// The length of a list of answers or of names above which a notification is divided.
@@ -99,83 +123,19 @@ const BELOW: &[u8] = b"\"below\":true";
 /// which nothing more will be told, so that it tells what comes late.
 pub fn write_results(watch: &Watch, id: SnapshotId, out: &mut Vec<u8>) {
     let state = watch.state();
-    let object = Object::new(out);
-    write_changes(object, watch.selector, state.bundles.changed_after(id), &state);
+    Changes::write(out, (None, watch.selector, &*state, state.bundles.changed_after(id)));
 }
 
 /// Writes what a client lacks that was told the news of snapshot `id`, and what is behind.
 pub fn write_rewatch(watch: &Watch, id: SnapshotId, out: &mut Vec<u8>) {
     let state = watch.state();
-    let mut object = Object::new(out);
-    json::string(object.key("watch"), &watch.id.to_string());
-    write_changes(object, watch.selector, state.bundles.news_since(id), &state);
+    Changes::write(out, (Some(watch.id), watch.selector, &*state, state.bundles.news_since(id)));
 }
 
-fn write_changes<'a>(
-    mut object: Object<'_>,
-    selector: Selector,
-    changed: impl Iterator<Item = (&'a StandingBundle<Arc<NodeBundle>, Bytes>, &'a StandingAnswer<Bytes>)>,
-    state: &WatchState<NodeBundle>,
-) {
-    match state.complete_at {
-        Some(complete_at) => write_block(&mut object, selector, complete_at),
-        None => _ = object.quantity("id", 0),
-    }
-    // An answer may be newer than the snapshot of which all is told, so each names its own.
-    json::list(object.key("changed"), changed, |out, (bundle, told)| {
-        let name = state.bundles.holds_at(bundle);
-        write_answer(out, selector, &bundle.name, name, told.answer.as_ref());
-    });
-    json::list(object.key("behind"), state.behind(), |out, bundle| write_behind(out, selector, bundle));
-    object.end();
-}
-
-/// Writes the names of a snapshot: its id, and the sealed block on whose state bundles run if they stand on sealed
-/// blocks. Such a block's state has no id of its own: the id selects what `pending` was, the block opened on it.
-fn write_name(object: &mut Object<'_>, selector: Selector, name: SnapshotName) {
-    object.quantity("id", name.id.0);
-    if selector == Selector::Latest {
-        object.quantity("blockNumber", name.sealed);
-    }
-}
-
-/// Writes the names of a snapshot and of the block that is being built there, if bundles stand on it.
-fn write_block(object: &mut Object<'_>, selector: Selector, name: SnapshotName) {
-    write_name(object, selector, name);
-    if selector == Selector::Pending {
-        object.quantity("blockNumber", name.number).quantity("timestamp", name.timestamp);
-        object.optional_quantity("baseFeePerGas", name.base_fee);
-    }
-}
-
-/// Writes an answer, and the snapshot for which it holds if that is not the one of the whole notification.
-fn write_answer(
-    out: &mut Vec<u8>,
-    selector: Selector,
-    bundle: &str,
-    name: Option<SnapshotName>,
-    answer: Option<&Bytes>,
-) {
-    let mut object = Object::new(out);
-    json::string(object.key("name"), bundle);
-    if let Some(name) = name {
-        write_name(&mut object, selector, name);
-    }
-    object.member(answer.map_or(BELOW, |answer| answer.as_ref()));
-    object.end();
-}
-
-fn write_behind(out: &mut Vec<u8>, selector: Selector, bundle: Behind<'_>) {
-    let mut object = Object::new(out);
-    json::string(object.key("name"), bundle.name);
-    match bundle.holds_at {
-        Some(name) => write_name(&mut object, selector, name),
-        None => object.key("id").extend_from_slice(b"null"),
-    }
-    if let Some(reason) = bundle.stale {
-        json::value(object.key("stale"), &RpcError::from(reason.clone()).into_object());
-    }
-    object.end();
+/// Returns the number of the sealed block on whose state bundles run, if they stand on sealed blocks. Such a block's state has no id of
+/// its own: the id of the snapshot selects what `pending` was, the block opened on it.
+fn sealed_number(selector: Selector, name: Option<SnapshotName>) -> Option<u64> {
+    name.filter(|_| selector == Selector::Latest).map(|name| name.sealed)
 }
 
 /// The elements of a JSON list, divided so that each part fits into a notification.
@@ -241,11 +201,11 @@ impl Listener<NodeBundle> for Connections {
     }
 
     fn add_answer(&self, news: &mut News, bundle: &str, answer: Option<&Bytes>) {
-        news.changed.add(|out| write_answer(out, self.selector, bundle, None, answer));
+        news.changed.add(|out| ChangedAnswer::write(out, (self.selector, bundle, None, answer)));
     }
 
     fn add_behind(&self, news: &mut News, bundle: Behind<'_>) {
-        news.behind.add(|out| write_behind(out, self.selector, bundle));
+        news.behind.add(|out| BehindBundle::write(out, (self.selector, bundle)));
     }
 
     async fn send(&self, news: &mut News) {
@@ -314,7 +274,7 @@ impl News {
             return parts;
         }
         let mut behind = ListParts::default();
-        behind_now(&mut |bundle| behind.add(|out| write_behind(out, self.selector, bundle)));
+        behind_now(&mut |bundle| behind.add(|out| BehindBundle::write(out, (self.selector, bundle))));
         let mut behind = behind.0;
         let first = behind.pop_front().unwrap_or_default();
         // The last answers and the first names may share a part.
@@ -331,7 +291,7 @@ impl News {
     fn write(&mut self, changed: &[u8], behind: &[u8], is_last: bool) -> Vec<u8> {
         let mut out = Vec::with_capacity(changed.len() + behind.len() + 192);
         let mut object = Object::new(&mut out);
-        write_block(&mut object, self.selector, self.name);
+        ToldBlock::write_fields(&mut object, (self.selector, Some(self.name)));
         if self.is_late {
             json::value(object.key("late"), &true);
         } else {

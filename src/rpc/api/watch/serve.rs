@@ -2,7 +2,6 @@
 
 use std::{sync::Arc, time::Duration};
 
-use schemars::JsonSchema;
 use tokio::time::timeout;
 
 use super::{
@@ -16,8 +15,9 @@ use crate::{
     rpc::{
         api::{Example, Serve},
         json::{
-            self, Object,
+            self, Shape,
             hex::{Fixed, Quantity},
+            shapes,
         },
         params::{self, ShapeLimits},
         protocol::error::{Result, RpcError},
@@ -30,16 +30,16 @@ use crate::{
     watch::{WatchId, WatchTask},
 };
 
-/// The bundles, and the snapshot after which all is news.
-///
-/// A WebSocket connection is told the news of each snapshot in parts with part and last, and answers that come after the last part
-/// with late.
-#[derive(JsonSchema)]
-#[expect(dead_code, reason = "the handler writes it")]
-pub struct Begun {
-    /// The name of the bundles.
-    watch: Fixed<16>,
-    id: Quantity<u64>,
+shapes! {
+    /// The bundles, and the snapshot after which all is news.
+    ///
+    /// A WebSocket connection is told the news of each snapshot in parts with part and last, and answers that come after the last part
+    /// with late.
+    pub Begun: (WatchId, SnapshotId) => |(watch, since)| {
+        /// The name of the bundles.
+        watch: Fixed<16> = watch.0,
+        id: Quantity<u64> = since.0,
+    }
 }
 
 impl Serve for Begin {
@@ -55,11 +55,8 @@ impl Serve for Begin {
             let Self { bundles, block } = params::parse(run.params, run.dialect)?;
             WatchRequest::of(bundles, block, 0, run.dialect, limits, room)
         };
-        let ((id, since), mut out) = begin_watch(watches, runner, &request, parse).await?;
-        let mut object = Object::new(&mut out);
-        json::string(object.key("watch"), &id.to_string());
-        object.quantity("id", since.0);
-        object.end();
+        let (begun, mut out) = begin_watch(watches, runner, &request, parse).await?;
+        Begun::write(&mut out, begun);
         Ok(out)
     }
 }
