@@ -1,8 +1,6 @@
 //! Fees: current, past and suggested.
 
 use alloy_consensus::{Header, Transaction};
-use alloy_primitives::U256;
-
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -12,7 +10,7 @@ use crate::{
     ledger::{Block, KnownBlock, Selector, UnknownBlock},
     rpc::{
         json::{
-            self, Lookup, Shape,
+            Lookup, Shape,
             hex::{Number, Quantity},
             shapes,
         },

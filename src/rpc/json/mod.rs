@@ -117,12 +117,6 @@ impl<'a> Object<'a> {
         self
     }
 
-    /// Writes a key and a quantity of up to 256 bits.
-    pub fn u256(&mut self, key: &str, value: U256) -> &mut Self {
-        quantity_u256(self.key(key), value);
-        self
-    }
-
     /// Writes a field that is a quantity, if there is a value.
     pub fn optional_quantity(&mut self, key: &str, value: Option<u64>) -> &mut Self {
         if let Some(value) = value {
