@@ -453,7 +453,7 @@ impl Actors {
         let wallet = Arc::new(Wallet { sending, ..wallet });
         let socket = match &config.data_dir {
             Some(dir) if config.wallet_approval == ApprovalPolicy::Ask || wallet.sending.is_some() => {
-                Some(ApprovalSocket::serve(dir, approvals.clone(), Some(wallet.clone()))?)
+                Some(ApprovalSocket::serve(dir, wallet.clone())?)
             }
             _ => None,
         };

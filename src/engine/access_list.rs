@@ -51,7 +51,7 @@ impl Engine<'_> {
             let before = recorder.list();
             let setup = TxSetup::unsigned(with_list(tx, before.clone()), env, precompiles);
             let ran = inspect::<F, _>(&mut *overlay, setup, &mut recorder);
-            let result = ran.map_err(|error| explain(error, &request.call, base_fee, overlay))?.result;
+            let result = ran.map_err(|error| explain(error, request.call.named(), base_fee, overlay))?.result;
             simulated = simulated.saturating_add(result.tx_gas_used());
             let list = recorder.list();
             if list == before {

@@ -77,19 +77,6 @@ pub struct BlockResult {
     pub blob_gas_used: u64,
 }
 
-/// A transaction of a type that the chain's family does not have.
-#[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("transaction type {found:#04x}: expected one of {expected}")]
-struct ForeignType {
-    found: u8,
-    expected: &'static str,
-}
-
-/// A transaction whose value and fees are together more than any balance.
-#[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("value and fees are together more than 2^256 - 1 wei: no account has so much")]
-struct SpendsTooMuch;
-
 /// Returns whether the value and the highest fees of a transaction are together more than 2^256 - 1.
 fn spends_too_much(tx: &Recovered<ChainTx>) -> bool {
     let fee = |gas: u64, price: u128| U256::from(gas).checked_mul(U256::from(price));
@@ -241,17 +228,6 @@ impl<'a> ChainExecutor<'a> {
         self
     }
 
-    /// Executes a transaction that waits for a later block, whose gas, and whose sender's nonce, need not fit here.
-    ///
-    /// # Errors
-    ///
-    /// Returns a [`BlockExecutionError`] if the transaction would be invalid in any block. It then changes nothing.
-    pub fn execute_ahead(&mut self, tx: &Recovered<ChainTx>) -> Result<(), BlockExecutionError> {
-        self.resume(BlockProgress::default());
-        self.overlay().set(tx.signer(), None, Some(tx.nonce()), None);
-        self.execute(tx)
-    }
-
     /// Executes the next transaction, and commits its changes if `keep` holds for the overlay after its run. Returns
     /// whether they were committed.
     fn run(
@@ -259,13 +235,14 @@ impl<'a> ChainExecutor<'a> {
         tx: &Recovered<ChainTx>,
         keep: impl FnOnce(&Overlay) -> bool,
     ) -> Result<bool, BlockExecutionError> {
-        let foreign = |expected| {
+        let foreign = |expected: &str| {
             let found = tx.inner().ty();
-            BlockExecutionError::Validation(BlockValidationError::Other(Box::new(ForeignType { found, expected })))
+            BlockValidationError::msg(format!("transaction type {found:#04x}: expected one of {expected}")).into()
         };
         // revm relies on it where balances are not checked.
         if spends_too_much(tx) {
-            return Err(BlockExecutionError::Validation(BlockValidationError::Other(Box::new(SpendsTooMuch))));
+            let problem = "value and fees are together more than 2^256 - 1 wei: no account has so much";
+            return Err(BlockValidationError::msg(problem).into());
         }
         match &mut self.family {
             FamilyExecutor::Ethereum(_) if !matches!(tx.inner(), ChainTx::Signed(_)) => {

@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
-use alloy_consensus::{EMPTY_ROOT_HASH, Eip658Value, Header, ReceiptEnvelope, transaction::Recovered};
+use alloy_consensus::{
+    EMPTY_ROOT_HASH, Eip658Value, Header, ReceiptEnvelope, Transaction, TxEnvelope, transaction::Recovered,
+};
 use alloy_eips::{
     eip4895::Withdrawals,
     eip7685::Requests,
@@ -23,7 +25,7 @@ use crate::{
     },
     ledger::{OpenBlock, Snapshot, StateStep},
     meter::Meter,
-    state::{AccountChange, LocalWorld, Missed, Overlay, World, merged_changes},
+    state::{AccountChange, LocalWorld, MergedChanges, Missed, Overlay, World},
 };
 
 /// A snapshot made from another, with the step of state between them.
@@ -78,30 +80,19 @@ pub fn open_block_with(spec: &ChainSpec, on: &Snapshot, header: Header) -> Resul
     Ok(next(on, &mut overlay, open))
 }
 
-/// A part of a block that is being executed.
-pub struct BlockPart<'a> {
-    /// The executor.
-    pub executor: ChainExecutor<'a>,
-    transactions: Vec<Recovered<ChainTx>>,
-}
-
-impl BlockPart<'_> {
-    /// Adds the transaction that was executed last.
-    pub fn include(&mut self, tx: Recovered<ChainTx>) {
-        self.transactions.push(tx);
-    }
-}
-
-/// Extends the block being built by a part that `fill` executes. Costs what its transactions use and change, whatever
-/// the block or the state holds already.
-pub fn extend(spec: &ChainSpec, on: &Snapshot, open: &OpenBlock, fill: impl FnOnce(&mut BlockPart<'_>)) -> Applied {
+/// Extends the block being built by a part, whose transactions `fill` executes and returns. Costs what they use and change, whatever the
+/// block or the state holds already.
+pub fn extend(
+    spec: &ChainSpec,
+    on: &Snapshot,
+    open: &OpenBlock,
+    fill: impl FnOnce(&mut ChainExecutor<'_>) -> Vec<Recovered<ChainTx>>,
+) -> Applied {
     let mut overlay = Overlay::new(on.world.clone(), on.hashes.clone());
     let mut executor = ChainExecutor::new(spec, &mut overlay, &open.header, None, &[]);
     executor.resume(BlockProgress::of(open));
     executor.refund(open.refunds.clone());
-    let mut part = BlockPart { executor, transactions: Vec::new() };
-    fill(&mut part);
-    let BlockPart { mut executor, transactions } = part;
+    let transactions = fill(&mut executor);
     let mut grown = open.clone();
     let BlockProgress { gas, blob_gas, .. } = executor.progress();
     grown.set_gas(gas);
@@ -194,21 +185,21 @@ impl BlockRun {
         };
         let (mut failed, mut executed) = (None, 0);
         let enough = open.header.gas_used.saturating_add(gas);
-        let Applied { snapshot, missed, .. } = extend(spec, &at, open, |part| {
+        let Applied { snapshot, missed, .. } = extend(spec, &at, open, |executor| {
             for tx in transactions {
-                match part.executor.execute_known(tx) {
-                    Ok(true) => part.include(tx.clone()),
-                    Ok(false) => return,
+                match executor.execute_known(tx) {
+                    Ok(true) => executed += 1,
+                    Ok(false) => break,
                     Err(error) => {
                         failed = Some(error);
-                        return;
+                        break;
                     }
                 }
-                executed += 1;
-                if part.executor.progress().gas.used() >= enough {
-                    return;
+                if executor.progress().gas.used() >= enough {
+                    break;
                 }
             }
+            transactions[..executed].to_vec()
         });
         self.executed += executed;
         self.path.extend(snapshot.path.iter().cloned());
@@ -265,6 +256,33 @@ pub fn look_ahead(
         }
     }
     still
+}
+
+/// Runs transactions that wait for later blocks, in order, on the state of `on`, which their gas and nonces need not fit. One that would be
+/// valid in no block, which another may fill, has no effect. Returns the state after them, what they have missed, and why `meter` has
+/// stopped the run, if it has.
+pub fn run_waiting(
+    spec: &ChainSpec,
+    on: &Snapshot,
+    waiting: &[Arc<Recovered<TxEnvelope>>],
+    meter: Meter,
+) -> (World, Missed, Option<Stopped>) {
+    let mut overlay = Overlay::new(on.world.clone(), on.hashes.clone());
+    overlay.meter = meter;
+    let mut executor = ChainExecutor::new(spec, &mut overlay, on.header(), None, &[]).lenient();
+    for tx in waiting {
+        executor.resume(BlockProgress::default());
+        executor.overlay().set(tx.signer(), None, Some(tx.nonce()), None);
+        let chain_tx = Recovered::new_unchecked(ChainTx::from(tx.inner().clone()), tx.signer());
+        if let Err(error) = executor.execute(&chain_tx) {
+            tracing::debug!(hash = %tx.tx_hash(), %error, "a waiting transaction is not part of the simulation");
+        }
+        if executor.overlay().meter.between_calls().is_err() {
+            break;
+        }
+    }
+    drop(executor);
+    (overlay.changed_world(), overlay.take_missed(), overlay.meter.stopped())
 }
 
 /// Checks that there is no reason why a transaction is not executed: presim does not guess.

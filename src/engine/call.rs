@@ -48,9 +48,9 @@ impl Engine<'_> {
         let PreparedCall { env, precompiles, tx } = self.prepare::<F>(header, request)?;
         let base_fee = env.block_env.basefee;
         let mut evm = RunEvm::<F>::new(self.overlay, env, precompiles);
-        let ran = if keeps { evm.commit(F::unsigned(tx), Some(F::waived()), |_, _| ()) } else { evm.run(tx) };
+        let ran = if keeps { evm.commit(tx.into(), Some(F::waived()), |_, _| ()) } else { evm.run(tx) };
         evm.finish();
-        ran.map_err(|error| explain(error, &request.call, base_fee, self.overlay))
+        ran.map_err(|error| explain(error, request.call.named(), base_fee, self.overlay))
     }
 
     /// Applies the state overrides of `request` to the overlay, and returns all else that its runs need.

@@ -1,13 +1,12 @@
 //! The errors of the engine, with the JSON-RPC codes of execution-apis.
 
-use alloy_consensus::{Transaction, TxEnvelope, transaction::Recovered};
 use alloy_primitives::{Address, B256, U256};
 use revm::{
     context::result::{EVMError, HaltReason, InvalidTransaction},
     interpreter::{InstructionResult, SuccessOrHalt},
 };
 
-use super::request::{Call, CallIndex};
+use super::request::CallIndex;
 use crate::{meter::Stopped, state::Overlay};
 
 /// The reason why a request cannot be simulated. Balances and fees are in wei, times in seconds, sizes and traces in bytes.
@@ -126,32 +125,11 @@ impl From<RunError> for SimulationError {
     }
 }
 
-/// The sender of a call, and the fields of the call that errors name.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct CallSender {
-    address: Address,
-    /// The most that the call pays for a unit of gas, wei.
-    max_fee: u128,
-    /// The length of the data in bytes.
-    data: usize,
-}
-
-impl From<&Call> for CallSender {
-    fn from(call: &Call) -> Self {
-        Self { address: call.from, max_fee: call.max_fee(), data: call.data.len() }
-    }
-}
-
-impl From<&Recovered<TxEnvelope>> for CallSender {
-    fn from(tx: &Recovered<TxEnvelope>) -> Self {
-        Self { address: tx.signer(), max_fee: tx.max_fee_per_gas(), data: tx.input().len() }
-    }
-}
-
-/// Converts an error of the EVM into the error for the sender of a call. A stop by the meter takes precedence.
+/// Converts an error of the EVM into the error for the sender of a call. A stop by the meter takes precedence. The errors name what the
+/// call pays for a unit of gas at most, and the length of its data in bytes.
 pub(super) fn explain<E: std::fmt::Display>(
     error: EVMError<E>,
-    sender: impl Into<CallSender>,
+    (address, max_fee, data): (Address, u128, usize),
     base_fee: u64,
     overlay: &mut Overlay,
 ) -> SimulationError {
@@ -160,7 +138,6 @@ pub(super) fn explain<E: std::fmt::Display>(
     if let Some(stopped) = overlay.meter.stopped() {
         return stopped.into();
     }
-    let CallSender { address, max_fee, data } = sender.into();
     let EVMError::Transaction(invalid) = error else { return S::Internal(error.to_string()) };
     match invalid {
         I::NonceTooHigh { tx, state } => S::NonceTooHigh { address, tx, state },

@@ -161,7 +161,7 @@ impl<F: FamilyEvm> Search<'_, F> {
                 InvalidTransaction::CallGasCostMoreThanGasLimit { .. }
                 | InvalidTransaction::GasFloorMoreThanGasLimit { .. },
             )) => Ok(None),
-            Err(error) => Err(match explain(error, self.call, base_fee, self.overlay) {
+            Err(error) => Err(match explain(error, self.call.named(), base_fee, self.overlay) {
                 error @ (SimulationError::Stopped(_) | SimulationError::Internal(_)) => error,
                 error => SimulationError::Refused(format!("failed with {gas} gas: {error}")),
             }),

@@ -17,8 +17,6 @@ use super::{
 };
 use crate::chain::{ChainSpec, Family};
 
-const NO_SIGNATURE: Signature = Signature::new(U256::ZERO, U256::ZERO, false);
-
 /// The values with which a call runs, after the block has filled in what the request left open.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FilledCall {
@@ -141,23 +139,31 @@ impl ListedTx {
 /// Returns the call as a transaction without a signature. The type is geth's choice: dynamic fee, unless the call has a
 /// gas price, blobs or delegations.
 pub(super) fn unsigned_tx(call: &Call, filled: FilledCall) -> Result<ListedTx, SimulationError> {
-    let mut encoded = Vec::with_capacity(160 + call.data.len());
     let FilledCall { gas: gas_limit, nonce, chain_id, .. } = filled;
-    let tx = match filled.fees(call) {
+    let mut tx = match filled.fees(call) {
         CallFees::GasPrice(gas_price) => {
-            // With chain id zero, the form that EIP-155 signs ends in three zeros, in the places of v, r and s.
-            let (value, input) = (call.value, call.data.clone());
-            let tx = TxLegacy { chain_id: Some(0), nonce, gas_price, gas_limit, to: call.to, value, input };
-            tx.encode_for_signing(&mut encoded);
-            EthereumTypedTransaction::Legacy(tx)
+            let (chain_id, value, input) = (Some(chain_id), call.value, call.data.clone());
+            TxLegacy { chain_id, nonce, gas_price, gas_limit, to: call.to, value, input }.into()
         }
-        CallFees::Market { .. } => {
-            let tx = market_tx(call, chain_id, nonce, gas_limit)?;
-            tx.eip2718_encode(&NO_SIGNATURE, &mut encoded);
-            tx
-        }
+        CallFees::Market { .. } => market_tx(call, chain_id, nonce, gas_limit)?,
     };
+    let encoded = encode_unsigned(&mut tx);
     Ok(ListedTx { tx, signed: None, encoded })
+}
+
+/// Encodes a transaction with zeros in the places of v, r and s. If it is a legacy one, its chain id becomes zero, because without a
+/// signature nothing names the chain.
+pub fn encode_unsigned(tx: &mut EthereumTypedTransaction<TxEip4844>) -> Vec<u8> {
+    let mut encoded = Vec::with_capacity(160 + tx.input().len());
+    match tx {
+        EthereumTypedTransaction::Legacy(legacy) => {
+            // With chain id zero, the form that EIP-155 signs ends in three zeros.
+            legacy.chain_id = Some(0);
+            legacy.encode_for_signing(&mut encoded);
+        }
+        typed => typed.eip2718_encode(&Signature::new(U256::ZERO, U256::ZERO, false), &mut encoded),
+    }
+    encoded
 }
 
 /// Returns the transaction of a call with market fees: EIP-7702 for delegations, EIP-4844 for blobs, else EIP-1559.

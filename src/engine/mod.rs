@@ -32,8 +32,8 @@ pub use access_list::Accessed;
 pub use beginnings::Beginnings;
 pub use block_executor::{BlockProgress, ChainExecutor};
 pub use block_run::{
-    Applied, BlockEnd, BlockPart, BlockRun, InvalidTransaction, check_executable, execute_block, extend, look_ahead,
-    next_header, open_block, open_block_with, seal, withdrawals_root,
+    Applied, BlockEnd, BlockRun, InvalidTransaction, check_executable, execute_block, extend, look_ahead, next_header,
+    open_block, open_block_with, run_waiting, seal, withdrawals_root,
 };
 pub use bundle::{BundleResult, BundleTx};
 pub use call::lift_checks;
@@ -41,7 +41,7 @@ pub use console::ConsoleOutput;
 pub use error::{HaltText, RunError, SimulationError, frame_error, revert_reason};
 pub use estimate::Estimate;
 pub use evm::{Ethereum, FamilyEvm, OpStack, RunEvm};
-pub use fees::market_tx;
+pub use fees::{encode_unsigned, market_tx};
 pub use kzg::{install_kzg_verifier, kzg_settings, load_kzg_settings};
 pub use precompiles::{RunPrecompiles, precompiles_of};
 pub use replay::{replay, trace_block};

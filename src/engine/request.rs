@@ -46,6 +46,11 @@ impl Call {
             CallFees::Market { max_fee: None, .. } => 0,
         }
     }
+
+    /// Returns the sender, the most that it pays for a unit of gas, and the length of the data, which errors name.
+    pub(super) fn named(&self) -> (Address, u128, usize) {
+        (self.from, self.max_fee(), self.data.len())
+    }
 }
 
 /// The price that a call offers for a unit of gas, in wei.

@@ -182,7 +182,7 @@ impl<'a, F: FamilyEvm> Shadow<'a, F> {
             }
             Err(error) => return Err(self.failed(included, error, overlay)),
         };
-        let fees = |ran, rules: &Rules<'_, F>| Outcome::<F>::new(ran, included, &rules.env.block_env, overlay);
+        let fees = |ran, rules: &Rules<'_, F>| Outcome::new::<F>(ran, included, &rules.env.block_env, overlay);
         let (own, other) = (fees(own, &self.own), fees(&other, &self.under));
         let gas_under = Some(other.gas_used());
         let compared = own.compare(&other, overlay);

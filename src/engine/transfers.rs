@@ -34,42 +34,29 @@ pub struct Transfer {
 }
 
 impl Transfer {
-    /// Reads a transfer from the log that [`FrameTransfer::log`] or the protocol wrote.
+    /// Reads a transfer from the log that [`write_log`](Self::write_log) or the protocol wrote.
     pub(super) fn of_log(log: &Log) -> Option<Self> {
         let [_, from, to] = log.topics() else { return None };
         let value = U256::try_from_be_slice(&log.data.data)?;
         Some(Self { from: Address::from_word(*from), to: Address::from_word(*to), value })
     }
-}
 
-/// A transfer of the native currency by a frame.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct FrameTransfer {
-    pub from: Address,
-    /// The recipient. `None` for the contract that the frame creates.
-    pub to: Option<Address>,
-    /// Value in wei.
-    pub value: U256,
-}
-
-impl FrameTransfer {
-    /// Returns the transfer with which a frame begins, or `None` if the frame transfers nothing.
-    pub(super) fn of(frame: &FrameInput) -> Option<Self> {
-        let transfer = match frame {
-            FrameInput::Call(call) => Self {
-                from: call.transfer_from(),
-                to: Some(call.transfer_to()),
-                value: call.transfer_value().unwrap_or_default(),
-            },
-            FrameInput::Create(create) => Self { from: create.caller(), to: None, value: create.value() },
+    /// Returns the transfer with which a frame begins, or `None` if the frame transfers nothing. The contract that a frame is to create is
+    /// the zero address here.
+    pub(super) fn of_frame(frame: &FrameInput) -> Option<Self> {
+        let (from, to, value) = match frame {
+            FrameInput::Call(call) => {
+                (call.transfer_from(), call.transfer_to(), call.transfer_value().unwrap_or_default())
+            }
+            FrameInput::Create(create) => (create.caller(), Address::ZERO, create.value()),
             FrameInput::Empty => return None,
         };
-        (!transfer.value.is_zero()).then_some(transfer)
+        (!value.is_zero()).then_some(Self { from, to, value })
     }
 
     /// Writes the transfer as a log of the open frame, so that a revert of the frame also reverts the log.
-    pub(super) fn log<'a>(self, created: Address, context: &mut impl ContextTr<Db = &'a mut Overlay>) {
-        let topics = vec![TRANSFER, self.from.into_word(), self.to.unwrap_or(created).into_word()];
+    pub(super) fn write_log<'a>(self, context: &mut impl ContextTr<Db = &'a mut Overlay>) {
+        let topics = vec![TRANSFER, self.from.into_word(), self.to.into_word()];
         let data = LogData::new_unchecked(topics, self.value.to_be_bytes::<32>().into());
         let journal = context.journal_mut();
         let before = journal.logs().len();

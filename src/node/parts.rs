@@ -10,7 +10,7 @@ use crate::{
     pool::Pool,
     state::CodeCache,
     store::{Store, StoreError},
-    wallet::{Accounts, AheadStates, Approvals, Fees, Ledger, Wallet},
+    wallet::{Accounts, Approvals, Fees, Ledger, Wallet},
 };
 
 /// Returns the pool on `snapshots`, with the transactions that wait in `store` if it is durable.
@@ -60,7 +60,6 @@ pub fn wallet(
             // geth's tolerance. It is less than the margin, and a slow call runs a few times instead of dozens.
             estimate_tolerance: 0.015,
         },
-        ahead: AheadStates::new(spec.clone(), pool.clone()),
         sending: None,
     }
 }

@@ -6,7 +6,7 @@ use alloy_primitives::B256;
 
 use crate::{
     chain::{ChainSpec, ChainTx, GasLeft},
-    engine::{self, Applied, BlockPart, BlockProgress, ChainExecutor, check_executable},
+    engine::{self, Applied, BlockProgress, ChainExecutor, check_executable},
     ledger::{OpenBlock, Record, Snapshot},
     meter::Meter,
     pool::BlockSpace,
@@ -49,14 +49,19 @@ impl From<SubBlockStep> for Record {
 /// the block or the state holds already.
 pub fn extend(spec: &ChainSpec, on: &Snapshot, open: &OpenBlock, fill: impl FnOnce(&mut SubBlock<'_, '_>)) -> Applied {
     let max_blob_gas = spec.blob_params(open.header.timestamp).map_or(0, |params| params.max_blob_gas_per_block());
-    engine::extend(spec, on, open, |part| fill(&mut SubBlock { spec, header: &open.header, part, max_blob_gas }))
+    engine::extend(spec, on, open, |executor| {
+        let mut sub_block = SubBlock { spec, header: &open.header, executor, transactions: Vec::new(), max_blob_gas };
+        fill(&mut sub_block);
+        sub_block.transactions
+    })
 }
 
 /// A sub-block being filled.
 pub struct SubBlock<'a, 'b> {
     spec: &'a ChainSpec,
     header: &'a Header,
-    part: &'a mut BlockPart<'b>,
+    executor: &'a mut ChainExecutor<'b>,
+    transactions: Vec<Recovered<ChainTx>>,
     max_blob_gas: u64,
 }
 
@@ -83,7 +88,7 @@ pub enum Misfit {
 impl SubBlock<'_, '_> {
     /// Returns the gas that the block has left.
     pub fn room(&self) -> BlockSpace {
-        let BlockProgress { gas, blob_gas, .. } = self.part.executor.progress();
+        let BlockProgress { gas, blob_gas, .. } = self.executor.progress();
         BlockSpace {
             gas: GasLeft::of(self.spec, self.header, gas),
             blob_gas: self.max_blob_gas.saturating_sub(blob_gas),
@@ -92,7 +97,7 @@ impl SubBlock<'_, '_> {
 
     /// Returns whether something was looked for that is not known of an upstream's state.
     pub fn has_missed(&mut self) -> bool {
-        self.part.executor.overlay().has_missed()
+        self.executor.overlay().has_missed()
     }
 
     /// Executes a transaction at the end of the sub-block, and returns whether all the state that it reads is known. If not, it
@@ -103,9 +108,9 @@ impl SubBlock<'_, '_> {
     /// Returns a [`BlockExecutionError`] if the transaction cannot be included, or not be executed here. It then changes
     /// nothing.
     pub fn push(&mut self, tx: Recovered<ChainTx>) -> Result<bool, BlockExecutionError> {
-        let is_known = run_whole(&mut self.part.executor, &tx)?;
+        let is_known = run_whole(self.executor, &tx)?;
         if is_known {
-            self.part.include(tx);
+            self.transactions.push(tx);
         }
         Ok(is_known)
     }
@@ -125,16 +130,16 @@ impl SubBlock<'_, '_> {
         may_fail: impl Fn(&B256) -> bool,
         has_time: impl Fn() -> bool,
     ) -> Result<(), Misfit> {
-        let mut overlay = self.part.executor.overlay().changed_copy();
+        let mut overlay = self.executor.overlay().changed_copy();
         let mut trial = ChainExecutor::new(self.spec, &mut overlay, self.header, None, &[]);
-        trial.resume(self.part.executor.progress());
+        trial.resume(self.executor.progress());
         for (index, tx) in bundle.iter().enumerate() {
             if !has_time() {
                 return Err(Misfit::Late { ran: index });
             }
             if !run_whole(&mut trial, tx).map_err(|error| Misfit::Invalid { index, error })? {
                 drop(trial);
-                self.part.executor.overlay().add_missed(overlay.take_missed());
+                self.executor.overlay().add_missed(overlay.take_missed());
                 return Err(Misfit::Unknown { index });
             }
             if trial.progress().blob_gas > self.max_blob_gas {

@@ -121,25 +121,6 @@ impl World {
         matches!(self, Self::Remote(remote) if remote.changed.is_empty() && remote.gone.is_empty())
     }
 
-    /// Returns the world with the changes of a run, but with the state root of before: a state to run on that is never a
-    /// block's. Hashing the changes would cost more than the run.
-    #[must_use]
-    pub fn with_changes_to_run_on(mut self, changes: &[AccountChange]) -> Self {
-        match &mut self {
-            Self::Local(local) => {
-                for change in changes {
-                    let known = local.account(&change.address).map(|known| Account::clone(known));
-                    match known.unwrap_or_default().changed(change) {
-                        Some(account) => drop(local.accounts.insert(change.address, Arc::new(account))),
-                        None => drop(local.accounts.remove(&change.address)),
-                    }
-                }
-            }
-            Self::Remote(remote) => changes.iter().for_each(|change| remote.apply(change)),
-        }
-        self
-    }
-
     /// Applies the changes of a run.
     pub fn apply_many(&mut self, changes: &[AccountChange]) {
         match self {

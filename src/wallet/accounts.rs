@@ -4,8 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use alloy_consensus::{
     EthereumTxEnvelope, EthereumTypedTransaction, SignableTransaction, TxEip2930, TxEip4844, TxEip4844Variant,
-    TxEnvelope, TxLegacy,
-    transaction::{Recovered, RlpEcdsaEncodableTx},
+    TxEnvelope, TxLegacy, transaction::Recovered,
 };
 use alloy_eips::{
     Encodable2718,
@@ -15,6 +14,7 @@ use alloy_primitives::{Address, B256, Signature, U256, keccak256, map::AddressSe
 use alloy_signer::SignerSync;
 use alloy_signer_local::PrivateKeySigner;
 
+use super::ahead::AheadState;
 use crate::engine::{Call, CallFees, SimulationError, market_tx};
 use crate::lock::Mutex;
 
@@ -30,6 +30,8 @@ pub struct SigningAccount {
     pub is_open: bool,
     /// Locked from the choice of a nonce until its transaction is in the pool, so that no two transactions get the same one.
     pub choosing: Mutex<()>,
+    /// The state after its transactions that wait.
+    pub(super) ahead: Mutex<Option<AheadState>>,
 }
 
 /// The fields that a call lacks to be a transaction.
@@ -41,17 +43,6 @@ pub struct TxFields {
     pub nonce: u64,
     /// Gas limit of the transaction.
     pub gas: u64,
-}
-
-/// The reason why a transaction cannot be signed.
-#[derive(Debug, thiserror::Error)]
-pub enum SigningError {
-    /// The call cannot be a transaction.
-    #[error(transparent)]
-    Call(#[from] SimulationError),
-    /// The key failed to sign.
-    #[error("signing failed: {0}")]
-    Key(#[from] alloy_signer::Error),
 }
 
 impl Accounts {
@@ -85,7 +76,7 @@ impl Accounts {
 
 impl SigningAccount {
     fn new(signer: PrivateKeySigner, is_open: bool) -> Self {
-        Self { signer, is_open, choosing: Mutex::default() }
+        Self { signer, is_open, choosing: Mutex::default(), ahead: Mutex::default() }
     }
 
     /// Returns the address of the account.
@@ -96,8 +87,8 @@ impl SigningAccount {
     /// Signs a call as a transaction of the type that its fees, lists and authorizations require.
     ///
     /// # Errors
-    /// Returns [`SigningError::Call`] for authorizations without a callee, and [`SigningError::Key`] if signing fails.
-    pub fn sign(&self, call: Call, filled: TxFields) -> Result<Recovered<TxEnvelope>, SigningError> {
+    /// Returns [`SimulationError::Params`] for authorizations without a callee, and [`SimulationError::Internal`] if signing fails.
+    pub fn sign(&self, call: Call, filled: TxFields) -> Result<Recovered<TxEnvelope>, SimulationError> {
         let tx = without_signature(call, filled)?;
         let signature = self.sign_hash(tx.signature_hash())?;
         Ok(with_signature(tx, signature, self.address()))
@@ -107,8 +98,13 @@ impl SigningAccount {
     /// `nonce`.
     ///
     /// # Errors
-    /// Returns [`SigningError::Key`] if the key fails to sign.
-    pub fn authorize(&self, address: Address, chain_id: u64, nonce: u64) -> Result<SignedAuthorization, SigningError> {
+    /// Returns [`SimulationError::Internal`] if the key fails to sign.
+    pub fn authorize(
+        &self,
+        address: Address,
+        chain_id: u64,
+        nonce: u64,
+    ) -> Result<SignedAuthorization, SimulationError> {
         let authorization = Authorization { chain_id: U256::from(chain_id), address, nonce };
         let signature = self.sign_hash(authorization.signature_hash())?;
         Ok(authorization.into_signed(signature))
@@ -117,9 +113,10 @@ impl SigningAccount {
     /// Signs a hash.
     ///
     /// # Errors
-    /// Returns [`SigningError::Key`] if the key fails to sign.
-    pub fn sign_hash(&self, hash: B256) -> Result<Signature, SigningError> {
-        Ok(self.signer.sign_hash_sync(&hash)?)
+    /// Returns [`SimulationError::Internal`] if the key fails to sign.
+    pub fn sign_hash(&self, hash: B256) -> Result<Signature, SimulationError> {
+        let failed = |error| SimulationError::Internal(format!("signing failed: {error}"));
+        self.signer.sign_hash_sync(&hash).map_err(failed)
     }
 }
 
@@ -174,28 +171,6 @@ impl Impersonated {
         let placeholder = Signature::new(U256::from_be_bytes(from.into_word().0), U256::ONE, false);
         Ok(with_signature(without_signature(call, filled)?, placeholder, from))
     }
-}
-
-/// Returns a call as a transaction without a signature, and its encoding with zeros in the places of v, r and s.
-///
-/// # Errors
-///
-/// Returns a [`SimulationError`] for authorizations without a callee.
-pub fn fill_unsigned(
-    call: Call,
-    filled: TxFields,
-) -> Result<(EthereumTypedTransaction<TxEip4844>, Vec<u8>), SimulationError> {
-    let mut tx = without_signature(call, filled)?;
-    let mut encoded = Vec::new();
-    match &mut tx {
-        EthereumTypedTransaction::Legacy(legacy) => {
-            // Without a signature nothing names the chain. With chain id zero, the form that EIP-155 signs ends in three zeros.
-            legacy.chain_id = Some(0);
-            legacy.encode_for_signing(&mut encoded);
-        }
-        typed => typed.eip2718_encode(&Signature::new(U256::ZERO, U256::ZERO, false), &mut encoded),
-    }
-    Ok((tx, encoded))
 }
 
 /// Returns the encoding of a call as a signed transaction, with a signature of the usual entropy in place of the real one.

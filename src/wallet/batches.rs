@@ -8,10 +8,9 @@ use alloy_hardforks::EthereumHardforks;
 use alloy_primitives::{Address, B256};
 
 use super::{
-    Accounts, AheadStates, Approvals, AtomicSupport, BatchExecutor, BatchId, BatchRequest, BatchSender, Delegation,
-    FeeBounds, Fees, Ledger, Policy, Sending, SigningAccount, SimulatedCall, TakenBatch, TxFields, WalletError,
-    WalletRules,
-    ahead::{PlanBase, pending},
+    Accounts, Approvals, AtomicSupport, BatchExecutor, BatchId, BatchRequest, BatchSender, Delegation, FeeBounds, Fees,
+    Ledger, Policy, Sending, SigningAccount, SimulatedCall, TakenBatch, TxFields, WalletError, WalletRules,
+    ahead::{PlanBase, pending, plan_base},
     data_fee::DataFee,
     executor::has_code,
     ledger::IdClaim,
@@ -21,6 +20,7 @@ use crate::{
     chain::{ChainSpec, DEPLOYMENT_PROXY},
     engine::{self, Call, CallFees},
     ledger::{Chain, Snapshot},
+    lock::Mutex,
     meter::Meter,
     pool::{LeastFees, Pool, PoolNonce},
     state::{CodeCache, Overlay},
@@ -51,8 +51,6 @@ pub struct Wallet {
     pub policy: Policy,
     /// The rules and limits of its simulations.
     pub rules: engine::SimulationRules,
-    /// The states after transactions that wait.
-    pub ahead: AheadStates,
     /// The sending to an upstream. `None` on a chain of presim's own.
     pub sending: Option<Arc<Sending>>,
 }
@@ -111,7 +109,7 @@ impl Wallet {
             None => self.accounts.first(),
         };
         let address = account.map_or(Address::ZERO, SigningAccount::address);
-        let base = self.plan_base(address, overlay, &mut meter)?;
+        let base = self.plan_base(account, overlay, &mut meter)?;
         let sender = BatchSender {
             client,
             account: account.is_some(),
@@ -142,7 +140,7 @@ impl Wallet {
         overlay: &mut Overlay,
         mut meter: Meter,
     ) -> Result<(), WalletError> {
-        let base = self.plan_base(prepared.account, overlay, &mut meter)?;
+        let base = self.plan_base(self.accounts.find(prepared.account), overlay, &mut meter)?;
         let mut plan = self.plan(&prepared.batch, prepared.account, &base, overlay, meter)?;
         let (approved, now) = (prepared.plan.terms(), plan.terms());
         if approved != now {
@@ -216,8 +214,7 @@ impl Wallet {
     /// Returns the error of the signer or of the pool. Nothing of the batch is sent then.
     pub fn submit(&self, prepared: PreparedBatch) -> Result<(Commit, Option<B256>), WalletError> {
         let PreparedBatch { batch, claim, account, plan, base, .. } = prepared;
-        let signer =
-            self.accounts.find(account).ok_or_else(|| WalletError::foreign_account("params[0].from", account))?;
+        let signer = self.own("params[0].from", account)?;
         let (id, claim) = (claim.id.clone(), Arc::new(claim));
         let choosing = signer.choosing.lock();
         let taken_on = self.pool.published().head().number();
@@ -295,9 +292,7 @@ impl Wallet {
         published: &Chain,
         overlay: &Overlay,
     ) -> Result<AtomicSupport, WalletError> {
-        if self.accounts.find(account).is_none() {
-            return Err(WalletError::foreign_account("params[0]", account));
-        }
+        self.own("params[0]", account)?;
         let snapshot = pending(published)?;
         Ok(match self.delegation(&snapshot, account, overlay) {
             _ if !self.is_prague(&snapshot) || !self.can_be_executed(&snapshot, overlay) => AtomicSupport::Unsupported,
@@ -314,9 +309,15 @@ impl Wallet {
         has_code(self.executor().address()) || (self.executor().deployment().is_some() && has_code(DEPLOYMENT_PROXY))
     }
 
-    fn plan_base(&self, account: Address, overlay: &mut Overlay, meter: &mut Meter) -> Result<PlanBase, WalletError> {
-        let is_own = self.accounts.find(account).is_some();
-        self.ahead.plan_base(account, is_own, self.executor(), overlay, meter)
+    fn plan_base(
+        &self,
+        account: Option<&SigningAccount>,
+        overlay: &mut Overlay,
+        meter: &mut Meter,
+    ) -> Result<PlanBase, WalletError> {
+        let none = Mutex::default();
+        let account = account.map_or((Address::ZERO, &none), |account| (account.address(), &account.ahead));
+        plan_base(&self.spec, &self.pool, account, self.executor(), overlay, meter)
     }
 
     fn executor(&self) -> BatchExecutor {

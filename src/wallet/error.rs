@@ -2,8 +2,8 @@
 
 use alloy_primitives::{Address, Bytes};
 
-use super::{BatchId, SigningError};
-use crate::{pool::PoolError, shown, store::StoreError};
+use super::BatchId;
+use crate::{engine::SimulationError, meter::Stopped, pool::PoolError, shown, store::StoreError};
 
 /// The reason why a request to the wallet fails. `Display` is the code's message, [`detail`](Self::detail) the case.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -142,11 +142,12 @@ impl From<PoolError> for WalletError {
     }
 }
 
-impl From<SigningError> for WalletError {
-    fn from(error: SigningError) -> Self {
+impl From<SimulationError> for WalletError {
+    fn from(error: SimulationError) -> Self {
         match error {
-            SigningError::Call(error) => Self::Refused(error.to_string()),
-            SigningError::Key(error) => Self::Internal(error.to_string()),
+            SimulationError::Stopped(Stopped::Deadline) => Self::Deadline,
+            SimulationError::Internal(problem) => Self::Internal(problem),
+            other => Self::Refused(other.to_string()),
         }
     }
 }

@@ -29,11 +29,7 @@ mod status;
 mod typed;
 
 pub use self::{
-    accounts::{
-        Accounts, Impersonated, SigningAccount, SigningError, TxFields, fill_unsigned, with_signature,
-        without_signature,
-    },
-    ahead::AheadStates,
+    accounts::{Accounts, Impersonated, SigningAccount, TxFields, with_signature, without_signature},
     approval::{
         ApprovalSocket, Approvals, Asked, AskedBatch, AskedMessage, AskedTransaction, AskedTypedData, DigestPrefix,
         Question, ReadCall, RequestedAction, Requester, SOCKET, WaitingList, WordReader, ether, protocol, socket_path,

@@ -14,7 +14,7 @@ use crate::{
     chain::{ChainSpec, DEPLOYMENT_PROXY, initial_gas_terms},
     engine::{self, Call, CallFees, CallRequest, Engine, Estimate, HaltText, SimulationError, SimulationRules},
     ledger::Snapshot,
-    meter::{Meter, Stopped},
+    meter::Meter,
     shown,
     state::{CodeCache, Overlay},
 };
@@ -500,9 +500,8 @@ fn check_funds(path: &str, funds: U256, planned: &PlannedTx) -> Result<(), Walle
 }
 
 fn refused(what: &str, error: SimulationError) -> WalletError {
-    match error {
-        SimulationError::Stopped(Stopped::Deadline) => WalletError::Deadline,
-        SimulationError::Internal(problem) => WalletError::Internal(problem),
-        other => WalletError::Refused(format!("{what}: {other}")),
+    match error.into() {
+        WalletError::Refused(problem) => WalletError::Refused(format!("{what}: {problem}")),
+        other => other,
     }
 }

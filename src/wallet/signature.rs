@@ -3,7 +3,7 @@
 use alloy_consensus::{EthereumTypedTransaction, SignableTransaction, Transaction, TxEip4844};
 use alloy_primitives::{Address, B256, Bytes, Signature, U256, eip191_hash_message};
 
-use super::{TypedMessage, Wallet, WalletError};
+use super::{SigningAccount, TypedMessage, Wallet, WalletError};
 
 /// A message that an account is to sign. Its form has been checked.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,9 +48,7 @@ impl Wallet {
     /// or its domain is that of another chain.
     pub fn check_signature(&self, request: &SignatureRequest, client: bool) -> Result<(), WalletError> {
         self.check_use(client)?;
-        if self.accounts.find(request.account).is_none() {
-            return Err(WalletError::foreign_account(request.path, request.account));
-        }
+        self.own(request.path, request.account)?;
         self.check_policy()?;
         let (length, chain_id) = match &request.message {
             MessageToSign::Personal(message) => (message.len(), None),
@@ -77,11 +75,12 @@ impl Wallet {
     /// # Errors
     /// Returns [`WalletError::Unauthorized`] if the account is not the wallet's, and the error of the signer.
     pub fn sign_message(&self, request: &SignatureRequest) -> Result<Signature, WalletError> {
-        let signer = self
-            .accounts
-            .find(request.account)
-            .ok_or_else(|| WalletError::foreign_account(request.path, request.account))?;
-        Ok(signer.sign_hash(request.message.hash())?)
+        Ok(self.own(request.path, request.account)?.sign_hash(request.message.hash())?)
+    }
+
+    /// Returns an account of the wallet, which the parameter at `path` names.
+    pub(super) fn own(&self, path: &str, account: Address) -> Result<&SigningAccount, WalletError> {
+        self.accounts.find(account).ok_or_else(|| WalletError::foreign_account(path, account))
     }
 
     /// Checks that a client may use the wallet.

@@ -40,9 +40,9 @@ pub struct DepositTerms {
     pub is_system: bool,
 }
 
-impl OpTx {
+impl From<TxEnv> for OpTx {
     /// Returns an unsigned call, which has no bytes for which a fee is due.
-    pub const fn unsigned(call: TxEnv) -> Self {
+    fn from(call: TxEnv) -> Self {
         Self { base: call, encoded: Bytes::new(), deposit: None, refund: 0, gasless: false }
     }
 }
@@ -60,13 +60,13 @@ impl FromTxWithEncoded<ChainTx> for OpTx {
         match tx {
             ChainTx::Signed(tx) => {
                 let base = <TxEnv as FromRecoveredTx<TxEnvelope>>::from_recovered_tx(tx, sender);
-                Self { encoded, ..Self::unsigned(base) }
+                Self { encoded, ..base.into() }
             }
             ChainTx::Deposit(tx) => Self {
                 deposit: Some(DepositTerms { mint: tx.mint, is_system: tx.is_system_transaction }),
-                ..Self::unsigned(deposit_env(tx.inner(), sender))
+                ..deposit_env(tx.inner(), sender).into()
             },
-            ChainTx::PostExec(_) => Self::unsigned(post_exec_env()),
+            ChainTx::PostExec(_) => post_exec_env().into(),
         }
     }
 }
@@ -79,7 +79,7 @@ impl IntoTxEnv<Self> for OpTx {
 
 impl SystemCallTx for OpTx {
     fn new_system_tx_with_caller(caller: Address, contract: Address, data: Bytes) -> Self {
-        Self::unsigned(TxEnv::new_system_tx_with_caller(caller, contract, data))
+        TxEnv::new_system_tx_with_caller(caller, contract, data).into()
     }
 }
 

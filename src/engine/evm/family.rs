@@ -51,8 +51,9 @@ pub struct RunEvm<'a, F: FamilyEvm = Ethereum, I = NoOpInspector> {
 pub trait FamilyEvm: Copy + Debug + Send + Sync + Sized + 'static {
     /// The forks of the family.
     type Spec: Copy + Debug + Default + Eq + Hash + Into<SpecId> + Into<Fork> + Send + Sync + 'static;
-    /// The transactions of the family.
+    /// The transactions of the family. An unsigned call has no encoded bytes for which a fee is due.
     type Tx: Transaction
+        + From<TxEnv>
         + SystemCallTx
         + IntoTxEnv<Self::Tx>
         + FromRecoveredTx<ChainTx>
@@ -70,9 +71,6 @@ pub trait FamilyEvm: Copy + Debug + Send + Sync + Sized + 'static {
 
     /// Returns the environment in which the transactions of `header`'s block run.
     fn env(spec: &ChainSpec, header: &Header) -> EvmEnv<Self::Spec>;
-
-    /// Returns an unsigned call as a transaction. It has no encoded bytes for which a fee is due.
-    fn unsigned(call: TxEnv) -> Self::Tx;
 
     /// Returns the fee data of an unsigned call, which pays nothing besides its gas.
     fn waived() -> Self::Chain;
@@ -121,10 +119,6 @@ impl FamilyEvm for Ethereum {
 
     fn env(spec: &ChainSpec, header: &Header) -> EvmEnv {
         spec.evm_env(header)
-    }
-
-    fn unsigned(call: TxEnv) -> TxEnv {
-        call
     }
 
     fn waived() {}

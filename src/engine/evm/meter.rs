@@ -14,7 +14,7 @@ use revm::{
 };
 
 use crate::{
-    engine::transfers::FrameTransfer,
+    engine::transfers::Transfer,
     state::{LogOrigin, Overlay},
 };
 
@@ -135,11 +135,11 @@ pub(super) fn selfdestruct<'a, C: Metered<'a>>(at: At<'_, C>) -> InstructionExec
         return host::selfdestruct(InstructionContext { interpreter, host });
     }
     let from = interpreter.input.target_address;
-    let to = interpreter.stack.peek(0).ok().map(|word| Address::from_word(word.into()));
+    let to = Address::from_word(interpreter.stack.peek(0).unwrap_or_default().into());
     let value = host.journal_mut().load_account(from).ok().map(|account| account.data.info.balance);
     let ended = host::selfdestruct(InstructionContext { interpreter, host: &mut *host });
     if let Some(value) = value.filter(|value| ended == Err(InstructionResult::SelfDestruct) && !value.is_zero()) {
-        FrameTransfer { from, to, value }.log(Address::ZERO, host);
+        Transfer { from, to, value }.write_log(host);
     }
     ended
 }

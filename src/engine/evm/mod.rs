@@ -45,7 +45,7 @@ pub(super) struct TxSetup<F: FamilyEvm> {
 impl<F: FamilyEvm> TxSetup<F> {
     /// Sets up an unsigned call, which pays nothing besides its gas.
     pub fn unsigned(call: TxEnv, env: EvmEnv<F::Spec>, precompiles: RunPrecompiles) -> Self {
-        Self { tx: F::unsigned(call), waived: Some(F::waived()), env, precompiles }
+        Self { tx: call.into(), waived: Some(F::waived()), env, precompiles }
     }
 
     /// Sets up a transaction of `env`'s block, which refunds this gas to it.

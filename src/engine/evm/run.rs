@@ -32,7 +32,7 @@ use super::{
 };
 use crate::{
     chain::{ActiveNatives, Fork},
-    engine::{precompiles::RunPrecompiles, transfers::FrameTransfer},
+    engine::{precompiles::RunPrecompiles, transfers::Transfer},
     state::{LogOrigin, Overlay, TransferLogs},
 };
 
@@ -83,7 +83,7 @@ impl<'a, F: FamilyEvm> RunEvm<'a, F> {
     /// Returns an [`EVMError`](revm::context::result::EVMError) if the call is invalid, or if the meter stopped the run.
     pub fn run(&mut self, call: TxEnv) -> Result<ExecutionResult, Error> {
         self.inner.ctx.chain = F::waived();
-        let result = self.execute(F::unsigned(call), false);
+        let result = self.execute(call.into(), false);
         self.discard();
         result
     }
@@ -99,7 +99,7 @@ impl<'a, F: FamilyEvm> RunEvm<'a, F> {
         let cfg = &mut self.inner.ctx.cfg;
         (cfg.disable_base_fee, cfg.disable_nonce_check) = (true, true);
         self.inner.ctx.chain = F::waived();
-        self.inner.ctx.set_tx(F::unsigned(call));
+        self.inner.ctx.set_tx(call.into());
         let result = F::handle(self);
         self.discard();
         self.inner.ctx.cfg = lifted;
@@ -233,7 +233,7 @@ impl<'a, F: FamilyEvm, I> RunEvm<'a, F, I> {
         use InstructionResult::{CallTooDeep, OutOfFunds, OverflowPayment};
         let before = self.inner.ctx.journaled_state.inner.logs.len();
         let is_call = matches!(init.frame_input, FrameInput::Call(_));
-        let transfers = is_call && FrameTransfer::of(&init.frame_input).is_some();
+        let transfers = is_call && Transfer::of_frame(&init.frame_input).is_some();
         let ended = match self.begin(init)? {
             ItemOrResult::Result(result) => Some(result),
             ItemOrResult::Item(_) => None,
@@ -315,24 +315,25 @@ impl<'a, F: FamilyEvm, I> EvmTr for RunEvm<'a, F, I> {
         if !self.transfers {
             return self.begin(init);
         }
-        let Some(transfer) = FrameTransfer::of(&init.frame_input) else { return self.begin(init) };
-        let created = match self.begin(init)? {
+        let Some(mut transfer) = Transfer::of_frame(&init.frame_input) else { return self.begin(init) };
+        match self.begin(init)? {
             // The frame has ended: at a precompile, without code, or because it may not begin. Only calls can succeed.
             ItemOrResult::Result(result) => {
                 if result.interpreter_result().is_ok() {
-                    transfer.log(Address::ZERO, &mut self.inner.ctx);
+                    transfer.write_log(&mut self.inner.ctx);
                 } else {
                     // geth writes the log first, then reverts it, so the log has a number.
                     self.inner.ctx.journaled_state.database.log_numbers.skip(LogOrigin::Simulation);
                 }
                 return Ok(ItemOrResult::Result(result));
             }
-            ItemOrResult::Item(frame) => match &frame.data {
-                FrameData::Create(create) => create.created_address,
-                FrameData::Call(_) => Address::ZERO,
-            },
-        };
-        transfer.log(created, &mut self.inner.ctx);
+            ItemOrResult::Item(frame) => {
+                if let FrameData::Create(create) = &frame.data {
+                    transfer.to = create.created_address;
+                }
+            }
+        }
+        transfer.write_log(&mut self.inner.ctx);
         Ok(ItemOrResult::Item(self.inner.frame_stack.get()))
     }
 

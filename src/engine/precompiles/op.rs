@@ -5,8 +5,10 @@ use std::sync::OnceLock;
 
 use revm::{
     precompile::{
-        Precompile, PrecompileHalt, PrecompileOutput, PrecompileResult, PrecompileSpecId, Precompiles, bls12_381,
-        bn254, secp256r1,
+        Precompile, PrecompileHalt, PrecompileOutput, PrecompileSpecId, Precompiles,
+        bls12_381::{g1_msm, g2_msm, pairing},
+        bn254::pair,
+        secp256r1,
     },
     primitives::hardfork::SpecId,
 };
@@ -32,6 +34,19 @@ mod bls_limits {
     pub(super) const JOVIAN: [usize; 3] = [288_960, 278_784, 156_672];
 }
 
+/// Returns a precompile that fails if its input is longer than `$limit` bytes: then the call loses its gas.
+macro_rules! limited {
+    ($precompile:expr, $limit:expr) => {
+        Precompile::new($precompile.id().clone(), *$precompile.address(), |input, gas, reservoir| {
+            if input.len() > $limit {
+                let halt = PrecompileHalt::other_static("input longer than the chain allows");
+                return Ok(PrecompileOutput::halt(halt, reservoir));
+            }
+            $precompile.execute(input, gas, reservoir)
+        })
+    };
+}
+
 /// Returns the precompiles of a fork.
 pub(in crate::engine) fn precompiles(fork: OpFork) -> &'static Precompiles {
     static FORKS: [OnceLock<Precompiles>; OpFork::Karst as usize + 1] =
@@ -46,45 +61,25 @@ fn of_fork(fork: OpFork) -> Precompiles {
     if fork >= OpFork::Fjord && !ethereum.is_enabled_in(SpecId::OSAKA) {
         precompiles.extend([secp256r1::P256VERIFY]);
     }
-    let pairing = match fork {
-        OpFork::Granite | OpFork::Holocene | OpFork::Isthmus => Some(bn256_pairing::<{ bn256_limit::GRANITE }>()),
-        OpFork::Jovian | OpFork::Azul => Some(bn256_pairing::<{ bn256_limit::JOVIAN }>()),
-        OpFork::Karst => Some(bn256_pairing::<{ bn256_limit::KARST }>()),
+    let bn256 = match fork {
+        OpFork::Granite | OpFork::Holocene | OpFork::Isthmus => Some(limited!(pair::ISTANBUL, bn256_limit::GRANITE)),
+        OpFork::Jovian | OpFork::Azul => Some(limited!(pair::ISTANBUL, bn256_limit::JOVIAN)),
+        OpFork::Karst => Some(limited!(pair::ISTANBUL, bn256_limit::KARST)),
         _ => None,
     };
-    precompiles.extend(pairing);
+    precompiles.extend(bn256);
     if fork >= OpFork::Jovian {
-        precompiles.extend(bls::<{ bls_limits::JOVIAN[0] }, { bls_limits::JOVIAN[1] }, { bls_limits::JOVIAN[2] }>());
+        precompiles.extend([
+            limited!(g1_msm::PRECOMPILE, bls_limits::JOVIAN[0]),
+            limited!(g2_msm::PRECOMPILE, bls_limits::JOVIAN[1]),
+            limited!(pairing::PRECOMPILE, bls_limits::JOVIAN[2]),
+        ]);
     } else if fork >= OpFork::Isthmus {
-        precompiles.extend(bls::<{ bls_limits::ISTHMUS[0] }, { bls_limits::ISTHMUS[1] }, { bls_limits::ISTHMUS[2] }>());
+        precompiles.extend([
+            limited!(g1_msm::PRECOMPILE, bls_limits::ISTHMUS[0]),
+            limited!(g2_msm::PRECOMPILE, bls_limits::ISTHMUS[1]),
+            limited!(pairing::PRECOMPILE, bls_limits::ISTHMUS[2]),
+        ]);
     }
     precompiles
-}
-
-fn bn256_pairing<const LIMIT: usize>() -> Precompile {
-    let unlimited = bn254::pair::ISTANBUL;
-    Precompile::new(unlimited.id().clone(), *unlimited.address(), |input, gas, reservoir| {
-        limited::<LIMIT>(&bn254::pair::ISTANBUL, input, gas, reservoir)
-    })
-}
-
-fn bls<const G1: usize, const G2: usize, const PAIRING: usize>() -> [Precompile; 3] {
-    use bls12_381::{g1_msm, g2_msm, pairing};
-    let of = |unlimited: Precompile, run| Precompile::new(unlimited.id().clone(), *unlimited.address(), run);
-    [
-        of(g1_msm::PRECOMPILE, |input, gas, reservoir| limited::<G1>(&g1_msm::PRECOMPILE, input, gas, reservoir)),
-        of(g2_msm::PRECOMPILE, |input, gas, reservoir| limited::<G2>(&g2_msm::PRECOMPILE, input, gas, reservoir)),
-        of(pairing::PRECOMPILE, |input, gas, reservoir| {
-            limited::<PAIRING>(&pairing::PRECOMPILE, input, gas, reservoir)
-        }),
-    ]
-}
-
-/// Runs a precompile, unless its input is longer than `LIMIT` bytes: then it fails, and the call loses its gas.
-fn limited<const LIMIT: usize>(precompile: &Precompile, input: &[u8], gas: u64, reservoir: u64) -> PrecompileResult {
-    if input.len() > LIMIT {
-        let halt = PrecompileHalt::other_static("input longer than the chain allows");
-        return Ok(PrecompileOutput::halt(halt, reservoir));
-    }
-    precompile.execute(input, gas, reservoir)
 }

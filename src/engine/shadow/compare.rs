@@ -1,7 +1,5 @@
 //! The outcomes of two runs of a transaction, compared but for what they pay.
 
-use std::marker::PhantomData;
-
 use alloy_consensus::Transaction;
 use alloy_primitives::{Address, Log, U256};
 use bitflags::bitflags;
@@ -53,7 +51,7 @@ pub(super) struct Compared {
 }
 
 /// The outcome of a run, and the fees in it.
-pub(super) struct Outcome<'a, F: FamilyEvm> {
+pub(super) struct Outcome<'a> {
     ran: &'a ResultAndState,
     sender: Address,
     /// The fees that the sender has paid, in wei.
@@ -61,15 +59,21 @@ pub(super) struct Outcome<'a, F: FamilyEvm> {
     beneficiary: Address,
     /// The fees that the beneficiary has got, in wei.
     got: U256,
-    family: PhantomData<F>,
+    /// The vaults of the OP stack that get fees besides the beneficiary.
+    vaults: &'static [Address],
 }
 
 /// The vaults of the OP stack that get fees besides the beneficiary.
 const VAULTS: [Address; 3] = [BASE_FEE_VAULT, L1_FEE_VAULT, OPERATOR_FEE_VAULT];
 
-impl<'a, F: FamilyEvm> Outcome<'a, F> {
+impl<'a> Outcome<'a> {
     /// Creates the outcome of a transaction's run in `block`. `before` has the state before it.
-    pub fn new(ran: &'a ResultAndState, included: &Included<'_>, block: &BlockEnv, before: &Overlay) -> Self {
+    pub fn new<F: FamilyEvm>(
+        ran: &'a ResultAndState,
+        included: &Included<'_>,
+        block: &BlockEnv,
+        before: &Overlay,
+    ) -> Self {
         let gas = U256::from(ran.result.tx_gas_used().saturating_sub(included.refund));
         let price = included.tx.effective_gas_price(Some(block.basefee));
         let blob_price = block.blob_excess_gas_and_price.map_or(0, |blobs| blobs.blob_gasprice);
@@ -87,7 +91,7 @@ impl<'a, F: FamilyEvm> Outcome<'a, F> {
             paid: gas.wrapping_mul(U256::from(price)).wrapping_add(blobs).wrapping_add(vaults),
             beneficiary: block.beneficiary,
             got: gas.wrapping_mul(U256::from(price.saturating_sub(block.basefee.into()))),
-            family: PhantomData,
+            vaults: if F::HAS_VAULTS { &VAULTS } else { &[] },
         }
     }
 
@@ -149,7 +153,7 @@ impl<'a, F: FamilyEvm> Outcome<'a, F> {
         let (one, two) = (self.after(address, before), other.after(address, before));
         parts.set(DifferentParts::CODE, one.code_hash != two.code_hash);
         parts.set(DifferentParts::NONCE, one.nonce != two.nonce);
-        let gets_fees = F::HAS_VAULTS && VAULTS.contains(address);
+        let gets_fees = self.vaults.contains(address);
         let balance = self.beyond_fees(address, one.balance) == other.beyond_fees(address, two.balance);
         parts.set(DifferentParts::BALANCE, !balance && !gets_fees);
         let slots = own.into_iter().chain(others).flat_map(|account| &account.storage);

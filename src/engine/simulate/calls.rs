@@ -193,8 +193,8 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
         self.note_fees(!pays_nothing, call.blob_hashes.is_some(), evm.db_mut());
         let tip = tip(&tx, self.base_fee);
         let blobs = call.blob_hashes.as_ref().map_or(0, Vec::len);
-        let explain = |error, overlay: &mut Overlay| explain(error, call, self.base_fee, overlay);
-        let executed = self.execute((F::unsigned(tx), Some(F::waived())), evm, ran, traces, explain)?;
+        let explain = |error, overlay: &mut Overlay| explain(error, call.named(), self.base_fee, overlay);
+        let executed = self.execute((tx.into(), Some(F::waived())), evm, ran, traces, explain)?;
         if wraps {
             // Without validation, the account's nonce wraps around, as in geth.
             evm.db_mut().set(call.from, None, Some(0), None);
@@ -242,7 +242,8 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
         let call = F::Tx::from_recovered_tx(&tx.inner().clone().into(), from);
         let tip = tip(&call, self.base_fee);
         let blobs = tx.blob_versioned_hashes().map_or(0, <[_]>::len);
-        let explain = |error, overlay: &mut Overlay| explain(error, tx, self.base_fee, overlay);
+        let named = (from, tx.max_fee_per_gas(), tx.input().len());
+        let explain = |error, overlay: &mut Overlay| explain(error, named, self.base_fee, overlay);
         let executed = self.execute((call, None), evm, ran, traces, explain);
         *evm.cfg_mut() = lifted;
         Ok(ExecutedCall { listed, tip, blobs, ..executed? })

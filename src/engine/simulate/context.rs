@@ -33,16 +33,8 @@ pub struct BlockContext {
     head: B256,
     /// The milliseconds that the block adds to its timestamp, if the chain's blocks tell them.
     millis: Option<u64>,
-    rules: ContextRules,
-}
-
-/// The rules of a block. Where they change, a run may read anything else.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct ContextRules {
-    fork: Fork,
-    blobs: Option<BlobParams>,
-    /// Whether the block continues the one being built.
-    continues: bool,
+    /// The fork, the rules of blobs, and whether the block continues the one being built. Where these differ, a run may read anything else.
+    rules: (Fork, Option<BlobParams>, bool),
 }
 
 /// The difference between two block contexts.
@@ -80,7 +72,7 @@ impl BlockContext {
             gas_left: GasLeft::of(spec, &header, used),
             blob_gas_used: first.continues.map_or(0, |open| open.blob_gas_used),
             head: snapshot.head_hash(),
-            rules: ContextRules { fork: spec.fork(&header), blobs, continues: first.continues.is_some() },
+            rules: (spec.fork(&header), blobs, first.continues.is_some()),
             millis: first.millis,
             header,
         })

@@ -1,10 +1,7 @@
 //! The outputs of a simulation besides those of `eth_simulateV1`: changes of the state and of assets, and the producer's
 //! income.
 
-use std::{
-    cmp::Ordering,
-    collections::{BTreeMap, BTreeSet},
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use alloy_primitives::{Address, I256, KECCAK256_EMPTY, Log, U256, map::AddressMap};
 use alloy_sol_types::SolEvent;
@@ -132,10 +129,7 @@ pub struct NetChange {
 impl NetChange {
     /// Returns whether the account has lost, and how much it has gained or lost.
     pub fn net(&self) -> (bool, U256) {
-        match self.received.cmp(&self.sent) {
-            Ordering::Less => (true, self.sent - self.received),
-            Ordering::Equal | Ordering::Greater => (false, self.received - self.sent),
-        }
+        (self.received < self.sent, self.received.abs_diff(self.sent))
     }
 
     fn receive(&mut self, value: U256) {
@@ -336,7 +330,7 @@ impl CoinbaseIncome {
     /// Returns whether transfers have cost the producer ether, and how much they have brought or cost.
     pub fn transfers(&self) -> (bool, U256) {
         let (gained, lost) = (self.balance.to, self.balance.from.saturating_add(self.fees));
-        if gained < lost { (true, lost - gained) } else { (false, gained - lost) }
+        (gained < lost, gained.abs_diff(lost))
     }
 }
 

@@ -96,10 +96,10 @@ pub enum DecisionError {
 struct Questions {
     /// In the order of arrival.
     waiting: BTreeMap<u64, WaitingBatch>,
-    /// Ids that stay taken. In the order of the batches' arrival, which is that of the ids' expiry.
-    withdrawn: BTreeMap<u64, WithdrawnId>,
-    /// The times until which these ids stay taken, by their hashes.
-    taken: B256Map<Instant>,
+    /// The hashes of ids that stay taken. In the order of the batches' arrival, which is that of the ids' expiry.
+    withdrawn: BTreeMap<u64, B256>,
+    /// The times until which these ids stay taken, and the clients that asked, by the hashes of the ids.
+    taken: B256Map<(Instant, ClientName)>,
     /// The number of these ids by the client that asked.
     withdrawn_of: BTreeMap<ClientName, usize>,
     next: u64,
@@ -116,13 +116,6 @@ struct WaitingBatch {
 
 /// The name of a client's token. `None` stands for all clients without a token.
 type ClientName = Option<String>;
-
-#[derive(Debug)]
-struct WithdrawnId {
-    /// Hash of the id.
-    hash: B256,
-    client: ClientName,
-}
 
 #[derive(Clone, Copy, Debug)]
 enum Decision {
@@ -357,11 +350,12 @@ impl Questions {
     fn expire(&mut self, gauges: &ApprovalGauges) {
         let now = Instant::now();
         while let Some(first) = self.withdrawn.first_entry()
-            && self.taken.get(&first.get().hash).is_none_or(|until| *until <= now)
+            && self.taken.get(first.get()).is_none_or(|(until, _)| *until <= now)
         {
-            let WithdrawnId { hash, client } = first.remove();
-            self.taken.remove(&hash);
-            if let Some(count) = self.withdrawn_of.get_mut(&client) {
+            let taken = self.taken.remove(&first.remove());
+            if let Some((_, client)) = taken
+                && let Some(count) = self.withdrawn_of.get_mut(&client)
+            {
                 *count -= 1;
                 if *count == 0 {
                     self.withdrawn_of.remove(&client);
@@ -375,8 +369,8 @@ impl Questions {
     fn withdraw(&mut self, number: u64, asked: Asked, until: Instant, gauges: &ApprovalGauges) {
         let (hash, client) = (keccak256(asked.id.as_str()), asked.asker.client);
         *self.withdrawn_of.entry(client.clone()).or_default() += 1;
-        self.taken.insert(hash, until);
-        self.withdrawn.insert(number, WithdrawnId { hash, client });
+        self.taken.insert(hash, (until, client));
+        self.withdrawn.insert(number, hash);
         gauges.withdrawn.set(self.withdrawn.len() as f64);
     }
 
@@ -387,7 +381,7 @@ impl Questions {
             return Err(WalletError::Duplicate("a batch with this id waits for approval".to_owned()));
         }
         match self.taken.get(&keccak256(id.as_str())) {
-            Some(until) => Err(WalletError::Duplicate(format!(
+            Some((until, _)) => Err(WalletError::Duplicate(format!(
                 "params[0].id: {}: a batch with this id was withdrawn while it waited for approval, and the id is taken for {} s more: expected another",
                 cut(id.as_str()),
                 until.saturating_duration_since(Instant::now()).as_secs() + 1

@@ -15,7 +15,7 @@ use tokio::{
 };
 
 use super::{
-    Approvals, DecisionError,
+    DecisionError,
     protocol::{Answer, Request, WaitingList},
 };
 use crate::{
@@ -46,25 +46,18 @@ pub struct ApprovalSocket {
     _serving: JoinSet<()>,
 }
 
-/// The parts of a node on which an approver acts.
-#[derive(Clone, Debug)]
-struct ApproverApi {
-    approvals: Arc<Approvals>,
-    wallet: Option<Arc<Wallet>>,
-}
-
 impl ApprovalSocket {
-    /// Creates the socket in this directory, which must exist, and serves these approvals in the current Tokio runtime, and
-    /// with a wallet, the replacing of transactions of its batches. Only the user of the process may open the socket. A socket
-    /// that a stopped node left behind is replaced.
+    /// Creates the socket in this directory, which must exist, and serves the approvals of `wallet` in the current Tokio runtime, and the
+    /// replacing of transactions of its batches. Only the user of the process may open the socket. A socket that a stopped node left
+    /// behind is replaced.
     ///
     /// # Errors
     ///
     /// Returns a [`SocketError`] if the socket cannot be created.
-    pub fn serve(data_dir: &Path, approvals: Arc<Approvals>, wallet: Option<Arc<Wallet>>) -> Result<Self, SocketError> {
+    pub fn serve(data_dir: &Path, wallet: Arc<Wallet>) -> Result<Self, SocketError> {
         let (listener, file) = BoundSocket::bind(&socket_path(data_dir)?, SETTING)?.listen()?;
         let mut serving = JoinSet::new();
-        serving.spawn(serve(listener, ApproverApi { approvals, wallet }));
+        serving.spawn(serve(listener, wallet));
         Ok(Self { _file: file, _serving: serving })
     }
 }
@@ -80,16 +73,16 @@ pub fn socket_path(data_dir: &Path) -> Result<PathBuf, SocketError> {
     Ok(path)
 }
 
-async fn serve(listener: UnixListener, desk: ApproverApi) {
+async fn serve(listener: UnixListener, wallet: Arc<Wallet>) {
     let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let watchers = Arc::new(Semaphore::new(MAX_WATCHERS));
     let mut connections = JoinSet::new();
     while let Ok(permit) = room.clone().acquire_owned().await {
         while connections.try_join_next().is_some() {}
-        let (stream, desk, watchers) = (accept(&listener).await, desk.clone(), watchers.clone());
+        let (stream, wallet, watchers) = (accept(&listener).await, wallet.clone(), watchers.clone());
         connections.spawn(async move {
             // Errors of a client that disconnects or stalls concern no other client.
-            let _ = converse(stream, &desk, &watchers, permit).await;
+            let _ = converse(stream, &wallet, &watchers, permit).await;
         });
     }
 }
@@ -97,7 +90,7 @@ async fn serve(listener: UnixListener, desk: ApproverApi) {
 /// Reads one request and writes its answer. `permit` is released while the request waits for a batch.
 async fn converse(
     mut stream: UnixStream,
-    desk: &ApproverApi,
+    wallet: &Wallet,
     watchers: &Semaphore,
     permit: OwnedSemaphorePermit,
 ) -> io::Result<()> {
@@ -107,7 +100,7 @@ async fn converse(
     let mut lines = BufReader::new(read.take(MAX_REQUEST as u64 + 1));
     tokio::time::timeout(CLIENT_TIMEOUT, lines.read_until(b'\n', &mut line)).await??;
     let answer = match parse(&line) {
-        Ok(request) => desk.answer(request, watchers, &mut permit).await,
+        Ok(request) => wallet.answer(request, watchers, &mut permit).await,
         Err(message) => Err(message),
     };
     let mut text = serde_json::to_vec(&answer.unwrap_or_else(|message| Answer::Error { message }))?;
@@ -129,7 +122,7 @@ fn parse(line: &[u8]) -> Result<Request, String> {
     })
 }
 
-impl ApproverApi {
+impl Wallet {
     /// Returns the answer to a request, or the text of its error. `permit` is released while the request waits for a batch.
     async fn answer(
         &self,
@@ -154,19 +147,15 @@ impl ApproverApi {
             Request::Reject { id } => approvals.reject(&id).map(|id| Answer::Rejected { id }).map_err(text),
             Request::Quote { id, cancels } => {
                 let how = if cancels { Replacing::Cancel } else { Replacing::Bump };
-                self.wallet()?.quote(&id, how).await.map(Answer::Quoted).map_err(|error| error.to_string())
+                self.quote(&id, how).await.map(Answer::Quoted).map_err(|error| error.to_string())
             }
-            Request::Bump { id, bounds } => self.replace(&id, Replacing::Bump, bounds).await,
-            Request::Cancel { id, bounds } => self.replace(&id, Replacing::Cancel, bounds).await,
+            Request::Bump { id, bounds } => self.replaced(&id, Replacing::Bump, bounds).await,
+            Request::Cancel { id, bounds } => self.replaced(&id, Replacing::Cancel, bounds).await,
         }
     }
 
-    async fn replace(&self, id: &BatchId, how: Replacing, bounds: FeeBounds) -> Result<Answer, String> {
-        let replaced = self.wallet()?.replace(id.as_str(), how, bounds).await;
+    async fn replaced(&self, id: &BatchId, how: Replacing, bounds: FeeBounds) -> Result<Answer, String> {
+        let replaced = self.replace(id.as_str(), how, bounds).await;
         replaced.map(Answer::Replaced).map_err(|error| error.to_string())
-    }
-
-    fn wallet(&self) -> Result<&Wallet, String> {
-        self.wallet.as_deref().ok_or_else(|| "the wallet is not there".to_owned())
     }
 }

@@ -12,7 +12,7 @@ use crate::{
     state::{Held, Missed, Overlay},
     store::StoreError,
     wallet::{
-        BatchId, FeeBounds, Ledger, Replacement, SigningError, TakenBatch, TxFields, Wallet,
+        BatchId, FeeBounds, Ledger, Replacement, TakenBatch, TxFields, Wallet,
         data_fee::DataFee,
         error::cut,
         plan::{gas_fee, most_price, total, with_margin},
@@ -166,7 +166,7 @@ impl Wallet {
             let filled = TxFields { chain_id: batch.chain_id, nonce: one.pooled.tx.nonce(), gas: one.gas() };
             let tx = signer
                 .sign(Call { fees, ..one.call() }, filled)
-                .map_err(|error: SigningError| ReplaceError::Unsigned(error.to_string()))?;
+                .map_err(|error| ReplaceError::Unsigned(error.to_string()))?;
             replacements.push(Replacement { of: one.of, hash: *tx.tx_hash(), cancels: how == Replacing::Cancel });
             signed.push(tx);
         }

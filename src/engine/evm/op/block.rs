@@ -1,7 +1,5 @@
 //! Executes blocks of the OP stack.
 
-use std::convert::Infallible;
-
 use alloy_consensus::{Header, Transaction, TransactionEnvelope, transaction::Recovered};
 use alloy_eips::Encodable2718;
 use alloy_evm::{
@@ -12,7 +10,7 @@ use alloy_primitives::{Address, Bytes, address};
 use revm::{DatabaseCommit, bytecode::Bytecode, context::result::ResultAndState};
 
 use crate::{
-    chain::{ChainReceipt, ChainSpec, ChainTx, DepositReceiptFields, ForkName, GasRefunds, L1BlockInfo, OpFork, OpTx},
+    chain::{ChainReceipt, ChainSpec, ChainTx, DepositReceiptFields, ForkName, GasRefunds, OpFork, OpTx},
     engine::evm::{OpBlockFees, OpStack, RunEvm},
     state::{Code, Overlay},
 };
@@ -41,20 +39,6 @@ pub(in crate::engine) struct OpBlock<'a> {
     fork: OpFork,
     header: &'a Header,
 }
-
-/// A transaction whose DA footprint does not fit into its block
-/// (<https://specs.optimism.io/protocol/jovian/exec-engine.html#da-footprint-block-limit>).
-#[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("DA footprint of {footprint} gas: expected at most {available}, which the block has left")]
-struct FootprintTooLarge {
-    footprint: u64,
-    available: u64,
-}
-
-/// A post-execution transaction with other refunds than those with which the block is executed: only its sequencer makes one.
-#[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("a post-execution transaction of which the block's transactions have no refunds")]
-struct OtherRefunds;
 
 impl<'a> OpBlock<'a> {
     pub fn new(evm: RunEvm<'a, OpStack>, spec: &'a ChainSpec, header: &'a Header) -> Self {
@@ -133,7 +117,9 @@ impl<'a> OpBlock<'a> {
         keep: impl FnOnce(&Overlay) -> bool,
     ) -> Result<bool, BlockExecutionError> {
         if self.refunds.hash() != Some(*tx.tx_hash()) {
-            return Err(BlockExecutionError::Validation(BlockValidationError::Other(Box::new(OtherRefunds))));
+            // Only the block's sequencer makes one.
+            let problem = "a post-execution transaction of which the block's transactions have no refunds";
+            return Err(BlockValidationError::msg(problem).into());
         }
         let is_kept = keep(self.evm.db());
         if is_kept {
@@ -143,26 +129,23 @@ impl<'a> OpBlock<'a> {
         Ok(is_kept)
     }
 
-    /// Returns the DA footprint in gas of a signed transaction, which the block must have left.
+    /// Returns the DA footprint in gas of a signed transaction, which the block must have left
+    /// (<https://specs.optimism.io/protocol/jovian/exec-engine.html#da-footprint-block-limit>).
     fn footprint(&mut self, encoded: &[u8]) -> Result<u64, BlockExecutionError> {
         if self.fork < OpFork::Jovian {
             return Ok(0);
         }
-        let Ok(info) = self.evm.l1_info(self.fork);
+        let ctx = &mut self.evm.inner.ctx;
+        // The parameters are those after the block's first transaction.
+        let Ok(info) = ctx.chain.info(ctx.journaled_state.database, self.fork);
         let footprint = info.da_footprint(encoded).unwrap_or_default();
         let available = self.header.gas_limit.saturating_sub(self.da_footprint);
         if footprint > available {
-            let problem = FootprintTooLarge { footprint, available };
-            return Err(BlockExecutionError::Validation(BlockValidationError::Other(Box::new(problem))));
+            return Err(BlockValidationError::msg(format!(
+                "DA footprint of {footprint} gas: expected at most {available}, which the block has left"
+            ))
+            .into());
         }
         Ok(footprint)
-    }
-}
-
-impl RunEvm<'_, OpStack> {
-    /// Returns the L1 parameters of the block, as they are after its first transaction.
-    fn l1_info(&mut self, fork: OpFork) -> Result<&L1BlockInfo, Infallible> {
-        let ctx = &mut self.inner.ctx;
-        ctx.chain.info(ctx.journaled_state.database, fork)
     }
 }

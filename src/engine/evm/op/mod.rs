@@ -2,7 +2,6 @@
 //! (<https://specs.optimism.io>).
 
 mod block;
-mod gasless;
 mod handler;
 mod stack;
 

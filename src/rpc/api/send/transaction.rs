@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::{
-    engine::{Call, CallFees, CallRequest},
+    engine::{Call, CallFees, CallRequest, encode_unsigned},
     ledger::Snapshot,
     pool::{LeastFees, PoolNonce},
     rpc::{
@@ -24,8 +24,7 @@ use crate::{
     },
     wallet::{
         Asked, BatchCall, BatchRequest, ChosenFields, FeeError, Impersonated, MessageToSign, NONCE_TRIES,
-        SignatureRequest, SigningAccount, SigningError, TxFields, WalletError, fill_unsigned, with_signature,
-        without_signature,
+        SignatureRequest, SigningAccount, TxFields, WalletError, with_signature, without_signature,
     },
 };
 
@@ -129,7 +128,8 @@ impl Method for FillTransaction {
         });
         let (call, gas) = fill(backend, run, &run.published.newest, call, false)?;
         let fields = TxFields { chain_id: backend.spec.chain_id(), nonce, gas };
-        let (tx, raw) = fill_unsigned(call, fields)?;
+        let mut tx = without_signature(call, fields)?;
+        let raw = encode_unsigned(&mut tx);
         PreparedTransaction::write(&mut run.out, (&*raw, &tx, None, run.dialect));
         Ok(Lookup::Found)
     }
@@ -315,13 +315,9 @@ fn fill_fees(backend: &Backend, run: &Run<'_>, call: &Call, least: LeastFees) ->
 
 /// Signs a transaction by its account, or sends it in the name of its sender if there is none.
 fn sign(account: Option<&SigningAccount>, call: Call, fields: TxFields) -> Result<Recovered<TxEnvelope>> {
-    let signed = match account {
-        Some(account) => account.sign(call, fields),
-        None => Impersonated::send_as(call.from, call, fields).map_err(SigningError::from),
-    };
-    signed.map_err(|error| match error {
-        SigningError::Call(error) => error.into(),
-        SigningError::Key(error) => RpcError::internal(&error.to_string()),
+    Ok(match account {
+        Some(account) => account.sign(call, fields)?,
+        None => Impersonated::send_as(call.from, call, fields)?,
     })
 }
 
