@@ -24,8 +24,8 @@ use crate::{
         Unexecutable, merged_access_list,
     },
     ledger::{OpenBlock, Snapshot, StateStep},
-    meter::Meter,
-    state::{AccountChange, LocalWorld, MergedChanges, Missed, Overlay, World},
+    meter::{Meter, Stopped},
+    state::{AccountChange, LocalWorld, Missed, Overlay, World, merged_changes},
 };
 
 /// A snapshot made from another, with the step of state between them.
