@@ -87,7 +87,6 @@ mod vectors;
 mod wallet;
 mod wallet_rules;
 mod watch;
-mod watchdog;
 mod websocket;
 mod witness;
 

@@ -7,6 +7,7 @@ pub mod nats;
 pub mod op_chain;
 pub mod stage;
 pub mod upstream;
+mod watchdog;
 
 use std::{
     collections::VecDeque,
@@ -32,8 +33,6 @@ use tokio_tungstenite::{
     MaybeTlsStream, WebSocketStream, connect_async,
     tungstenite::{Error, Message, protocol::CloseFrame},
 };
-
-use crate::watchdog;
 
 /// A test that waits for longer than this hangs. It bounds no work: a busy machine needs far less.
 pub const BOUND: Duration = Duration::from_secs(120);
