@@ -35,7 +35,7 @@ fn main() {
         .measurement_time(Duration::from_secs(2))
         .configure_from_args();
     // Nothing but the bench publishes, and the node keeps its default number of snapshots.
-    let node = TestNode::start(&["--feed", "static"]);
+    let node = TestNode::still(&[], &[]);
     let snapshots = node.node.snapshots();
     take(&mut criterion, snapshots);
     for size in SIZES {

@@ -34,7 +34,7 @@ pub struct FullBlock {
 impl FullBlock {
     /// Builds a block of so many transactions on a chain with these flags in addition to those of its world.
     pub async fn new(flags: &[&str], count: usize, doing: Doing) -> Self {
-        let all = ["--testing", "--world", "--no-mining", "--gas-limit", "2000000000", "--accounts", "20"];
+        let all = ["--testing", "--world", "--no-mining", "--gas-limit", "2000000000"];
         let node = tokio::task::block_in_place(|| TestNode::start(&[&all, flags].concat()));
         let before = node.node.snapshots().newest();
         let trading = node.node.info().trading.expect("the trading world");
@@ -49,7 +49,7 @@ impl FullBlock {
                 }
             };
             let tx = json!({
-                "from": node.account(at % 20), "to": to, "input": input, "value": "0xe8d4a51000", "gas": "0x7a120",
+                "from": node.account(at % 10), "to": to, "input": input, "value": "0xe8d4a51000", "gas": "0x7a120",
                 "maxFeePerGas": "0x2540be400", "maxPriorityFeePerGas": "0x3b9aca00",
             });
             ("eth_sendTransaction", json!([tx]))
