@@ -12,7 +12,7 @@ use super::items::ItemBudget;
 use crate::store::{encode, problem_of};
 
 /// The version of all that the codec writes. A reader refuses every other.
-pub const VERSION: u8 = 9;
+pub const VERSION: u8 = 10;
 /// The bytes from which a message is compressed: below, its headers cost more than it saves.
 const MIN_COMPRESSED_BYTES: usize = 512;
 /// The level of the compression: a sub-block is compressed within its interval many times over.

@@ -3,13 +3,15 @@
 use alloy_rlp::{BufMut, Decodable, Encodable};
 use serde::{Serialize, de::DeserializeOwned};
 
+use crate::objects;
+
 /// A value as JSON.
 #[derive(Clone, Copy, Debug)]
 pub struct Json<T>(pub T);
 
 impl<T: Serialize> Json<T> {
     fn text(&self) -> Vec<u8> {
-        // What is written has no maps, whose keys could be no strings.
+        // Only a map whose keys are no strings could fail, and no value has one.
         serde_json::to_vec(&self.0).unwrap_or_default()
     }
 }
@@ -27,6 +29,6 @@ impl<T: Serialize> Encodable for Json<T> {
 impl<T: DeserializeOwned> Decodable for Json<T> {
     fn decode(bytes: &mut &[u8]) -> alloy_rlp::Result<Self> {
         let text = alloy_rlp::Header::decode_bytes(bytes, false)?;
-        serde_json::from_slice(text).map(Self).map_err(|_| alloy_rlp::Error::Custom("a value in JSON is unknown"))
+        objects::from_slice(text).map(Self).map_err(|_| alloy_rlp::Error::Custom("a value in JSON is unknown"))
     }
 }
