@@ -5,16 +5,20 @@ use std::time::Duration;
 use alloy_eips::BlockHashOrNumber;
 use alloy_primitives::{Address, I256, U256};
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
-use super::{Example, Query};
+use super::{Example, Method};
 use crate::{
     engine::{
         BlockOverrides, BundleResult, BundleTx, CallOutcome, HaltText, RunError, SimBlock, SimCall, SimulationError,
     },
     ledger::{Chain, Selector},
     rpc::{
-        json::hex::{Data, Fixed, Number},
+        json::{
+            Lookup, OrNull, Shape,
+            hex::{Data, Fixed, Number},
+            shapes,
+        },
         params::{IndexParam, SelectorParam, ShapeLimits, check_count, transaction},
         protocol::error::{Result, RpcError},
         run::{Backend, Run},
@@ -90,14 +94,14 @@ impl BundleParam {
     }
 }
 
-impl Query for CallBundle {
+impl Method for CallBundle {
     type Answer = CallBundleResult;
     const EXAMPLE: Example = Example {
         params: r#"[{"txs": ["0x02f86e827a6980847735940085174876e80083030d409400000000000000000000000000000000000c01ba0180c001a012646864a06130c8ba1e5051c0f0e58b0b94adf2531132f5f28515d7b7eb4da7a07b7f3d0a9b75aa49daaaa3f10979416c7e271d07df42b5657f3a4fe57a5b2c33"], "blockNumber": "0x2", "stateBlockNumber": "0x1"}]"#,
         answer: r#"{"bundleGasPrice": "1000000000", "bundleHash": "0x73b1e258c7a42fd0230b2fd05529c5d4b6fcb66c227783f8bece8aeacdd1db2e", "coinbaseDiff": "21000000000000", "ethSentToCoinbase": "0", "gasFees": "21000000000000", "results": [], "stateBlockNumber": 1, "totalGasUsed": 21000}"#,
     };
 
-    fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer> {
+    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let block = self.bundle.block(&backend.limits.shape)?;
         let selected = backend.select(run, self.bundle.state(run.published)?);
         let snapshot = selected.map_err(|error| match error {
@@ -113,45 +117,55 @@ impl Query for CallBundle {
         );
         let rules = backend.rules(run.dialect);
         let result = backend.engine(&rules, run.reset_to(&snapshot)).call_bundle(&snapshot, &block);
-        let result = CallBundleResult::from(result.map_err(|error| refusal(error, &block))?);
-        backend.gas.increment(result.total_gas_used);
-        Ok(result)
+        let result = result.map_err(|error| refusal(error, &block))?;
+        let gas_used = result.transactions.iter().map(|tx| tx.result.gas_used).sum();
+        backend.gas.increment(gas_used);
+        CallBundleResult::write(&mut run.out, (&result, gas_used));
+        Ok(Lookup::Found)
     }
 }
 
-/// The result of `eth_callBundle`. Wei are decimal strings, gas and block numbers are JSON numbers. A producer's loss
-/// is negative, as in mev-geth. alloy's `EthCallBundleResponse` reads every result without a loss.
-#[derive(Debug, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct CallBundleResult {
-    bundle_gas_price: String,
-    bundle_hash: Fixed<32>,
-    coinbase_diff: String,
-    eth_sent_to_coinbase: String,
-    gas_fees: String,
-    results: Vec<TxResult>,
-    state_block_number: u64,
-    total_gas_used: u64,
-}
+shapes! {
+    /// The result of `eth_callBundle`. Wei are decimal strings, gas and block numbers are JSON numbers. A producer's loss
+    /// is negative, as in mev-geth. alloy's `EthCallBundleResponse` reads every result without a loss.
+    pub CallBundleResult: (&BundleResult, u64) => |(bundle, gas_used)| let {
+        let transactions = &bundle.transactions;
+        let diff = transactions.iter().fold(I256::ZERO, |sum, tx| sum.wrapping_add(tx.coinbase_diff));
+        let fees = transactions.iter().fold(U256::ZERO, |sum, tx| sum.wrapping_add(tx.gas_fees));
+    } {
+        bundleGasPrice: String = price(diff, gas_used),
+        bundleHash: Fixed<32> = bundle.hash,
+        coinbaseDiff: String = diff.to_string(),
+        ethSentToCoinbase: String = diff.wrapping_sub(I256::from_raw(fees)).to_string(),
+        gasFees: String = fees.to_string(),
+        results: Vec<TxResult> = transactions,
+        stateBlockNumber: u64 = bundle.state_block_number,
+        totalGasUsed: u64 = gas_used,
+    }
 
-/// The result of a transaction of the bundle.
-#[derive(Debug, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-struct TxResult {
-    coinbase_diff: String,
-    eth_sent_to_coinbase: String,
-    from_address: Fixed<20>,
-    gas_fees: String,
-    gas_price: String,
-    gas_used: u64,
-    to_address: Option<Fixed<20>>,
-    tx_hash: Fixed<32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    value: Option<Data>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    revert: Option<Data>,
+    /// The result of a transaction of the bundle.
+    TxResult: &BundleTx => |tx| let {
+        let (gas_used, output) = (tx.result.gas_used, &tx.result.return_data);
+        let (value, error, revert) = match &tx.result.outcome {
+            CallOutcome::Success => (Some(output), None, None),
+            CallOutcome::Revert => {
+                (None, Some("execution reverted".to_owned()), Some(output).filter(|data| !data.is_empty()))
+            }
+            CallOutcome::Halt(reason) => (None, Some(HaltText(reason.clone()).to_string()), None),
+        };
+    } {
+        coinbaseDiff: String = tx.coinbase_diff.to_string(),
+        ethSentToCoinbase: String = tx.coinbase_diff.wrapping_sub(I256::from_raw(tx.gas_fees)).to_string(),
+        fromAddress: Fixed<20> = tx.from,
+        gasFees: String = tx.gas_fees.to_string(),
+        gasPrice: String = price(tx.coinbase_diff, gas_used),
+        gasUsed: u64 = gas_used,
+        toAddress: Option<Fixed<20>> = Some(OrNull(tx.to)),
+        txHash: Fixed<32> = tx.hash,
+        value: Option<Data> = value,
+        error: Option<String> = error,
+        revert: Option<Data> = revert,
+    }
 }
 
 /// Converts the error of a bundle, and names the field of the request that caused it.
@@ -171,51 +185,6 @@ fn refusal(RunError { index, error }: RunError, bundle: &SimBlock) -> RpcError {
                 }
                 _ => error,
             }
-        }
-    }
-}
-
-impl From<BundleResult> for CallBundleResult {
-    fn from(BundleResult { hash, state_block_number, transactions }: BundleResult) -> Self {
-        let total_gas_used = transactions.iter().map(|tx| tx.result.gas_used).sum();
-        let coinbase_diff = transactions.iter().fold(I256::ZERO, |sum, tx| sum.wrapping_add(tx.coinbase_diff));
-        let gas_fees = transactions.iter().fold(U256::ZERO, |sum, tx| sum.wrapping_add(tx.gas_fees));
-        Self {
-            bundle_gas_price: price(coinbase_diff, total_gas_used),
-            bundle_hash: Fixed(hash.0),
-            coinbase_diff: coinbase_diff.to_string(),
-            eth_sent_to_coinbase: coinbase_diff.wrapping_sub(I256::from_raw(gas_fees)).to_string(),
-            gas_fees: gas_fees.to_string(),
-            results: transactions.into_iter().map(TxResult::from).collect(),
-            state_block_number,
-            total_gas_used,
-        }
-    }
-}
-
-impl From<BundleTx> for TxResult {
-    fn from(tx: BundleTx) -> Self {
-        let gas_used = tx.result.gas_used;
-        let output = tx.result.return_data;
-        let (value, error, revert) = match tx.result.outcome {
-            CallOutcome::Success => (Some(output), None, None),
-            CallOutcome::Revert => {
-                (None, Some("execution reverted".to_owned()), Some(output).filter(|data| !data.is_empty()))
-            }
-            CallOutcome::Halt(reason) => (None, Some(HaltText(reason).to_string()), None),
-        };
-        Self {
-            coinbase_diff: tx.coinbase_diff.to_string(),
-            eth_sent_to_coinbase: tx.coinbase_diff.wrapping_sub(I256::from_raw(tx.gas_fees)).to_string(),
-            from_address: Fixed(tx.from.0.0),
-            gas_fees: tx.gas_fees.to_string(),
-            gas_price: price(tx.coinbase_diff, gas_used),
-            gas_used,
-            to_address: tx.to.map(|to| Fixed(to.0.0)),
-            tx_hash: Fixed(tx.hash.0),
-            value: value.map(Data),
-            error,
-            revert: revert.map(Data),
         }
     }
 }

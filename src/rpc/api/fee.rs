@@ -80,6 +80,7 @@ shapes! {
         let next_fee = |last: &Header| spec.next_base_fee(last, last.number + 1, spec.next_timestamp(last.timestamp));
         let fees = headers().map(|header| header.base_fee_per_gas.unwrap_or_default());
         let blob_fees = headers().map(|header| blob_fee(spec, header).unwrap_or_default());
+        let next_blob_fee = last.map(|last| next_blob_fee(spec, last).unwrap_or_default());
         let blob_ratio = |header: &Header| {
             let most = spec.blob_params(header.timestamp).map_or(0, |blobs| blobs.max_blob_gas_per_block());
             ratio(header.blob_gas_used.unwrap_or_default(), most)
@@ -90,7 +91,7 @@ shapes! {
         reward: Option<Vec<Vec<Quantity<u128>>>> = rewards,
         baseFeePerGas: Vec<Quantity<u64>> = fees.chain(last.map(|last| next_fee(last).unwrap_or_default())),
         gasUsedRatio: Vec<f64> = headers().map(|header| ratio(header.gas_used, header.gas_limit)),
-        baseFeePerBlobGas: Vec<Quantity<u128>> = blob_fees.chain(last.map(|last| next_blob_fee(spec, last).unwrap_or_default())),
+        baseFeePerBlobGas: Vec<Quantity<u128>> = blob_fees.chain(next_blob_fee),
         blobGasUsedRatio: Vec<f64> = headers().map(blob_ratio),
     }
 }

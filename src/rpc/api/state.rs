@@ -13,7 +13,7 @@ use crate::{
     ledger::{Selector, UnknownBlock},
     rpc::{
         json::{
-            self, Lookup, Object,
+            self, Lookup, Shape,
             hex::{Data, Fixed, Quantity, SlotKey, Word},
         },
         params::{AddressKey, SelectorParam, parse, require, select},
@@ -154,16 +154,12 @@ impl Method for GetStorageValues {
         }
         bound_slots("params[0]", self.slots.values().map(Vec::len).sum())?;
         let snapshot = backend.select(run, select(self.block))?;
-        let overlay = &*run.overlay;
-        let mut object = Object::new(&mut run.out);
-        for (AddressKey(address), slots) in self.slots {
-            let address = Address::from(address);
-            json::list(object.key(&format!("{address:#x}")), slots, |out, slot| {
-                let value = overlay.look_up_slot(&snapshot.world, address, slot.0);
-                json::data(out, &value.to_be_bytes::<32>());
-            });
-        }
-        object.end();
+        let (overlay, world) = (&*run.overlay, &snapshot.world);
+        let values = self.slots.iter().map(|(AddressKey(address), slots)| {
+            let values = slots.iter().map(|slot| overlay.look_up_slot(world, (*address).into(), slot.0));
+            (address.0, values)
+        });
+        BTreeMap::<String, Vec<Word>>::write(&mut run.out, values);
         Ok(Lookup::Found)
     }
 }

@@ -85,6 +85,7 @@ write_as! {
     [] bool => bool: |out, value| out.extend_from_slice(if value { b"true" } else { b"false" });
     [] f64 => f64: |out, value| out.extend_from_slice(value.to_string().as_bytes());
     [] i32 => i32: |out, value| out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
+    [] u64 => u64: |out, value| out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
     [] usize => u64: |out, value| out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
     [] usize => usize: |out, value| out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
     [S: AsRef<str>] S => String: |out, text| string(out, text.as_ref());

@@ -94,7 +94,8 @@ shapes! {
             (shown, call, listing.map(|listing| position(listing, index)), first_log)
         });
         let assets = block.assets.as_ref().map(|assets| {
-            assets.iter().map(|(account, changes)| (account, changes.iter().map(|(asset, change)| (asset, change, tokens))))
+            let change = |(asset, change)| (asset, change, tokens);
+            assets.iter().map(move |(account, changes)| (account, changes.iter().map(change)))
         });
     } {
         [flatten] listed: Option<ListedBlock> = listing.map(|listing| (listing, view)),
@@ -125,12 +126,12 @@ shapes! {
     }
 
     /// The result of a call, as far as its outputs are asked for.
-    SimulatedCallResult: (BlockView<'_>, &CallResult, Option<TxPosition<'_>>, u64) => |(shown, call, position, first_log)| let {
+    SimulatedCallResult: (BlockView<'_>, &CallResult, Option<TxPosition<'_>>, u64) => |(shown, call, position, logs)| let {
         let BlockView { view: &SimulationView { dialect, outputs, errors, .. }, .. } = shown;
         let has = |output| outputs.contains(output);
         let is_success = call.outcome == CallOutcome::Success;
         let data: &[u8] = if is_success || dialect.shows_revert_data { &call.return_data } else { &[] };
-        let logs = call.logs.iter().zip(first_log..).map(|(log, counted)| LogView {
+        let logs = call.logs.iter().zip(logs..).map(|(log, counted)| LogView {
             log: &log.log,
             position,
             index: if dialect.counts_reverted_logs { log.number } else { counted },
@@ -188,6 +189,7 @@ shapes! {
     /// The values that a run has read.
     pub ReadSet: &state::ReadSet => |reads| let {
         let listed = (!reads.everything).then_some(reads);
+        let accounts = listed.map(|reads| reads.accounts.iter().map(|read| (read.address, read)));
         let fields = |reads: &state::ReadSet| {
             let read = reads.block;
             FIELDS.iter().filter(move |(field, _)| read.contains(*field)).map(|(_, name)| name)
@@ -195,7 +197,7 @@ shapes! {
     } {
         /// Whether too much was read to list it.
         everything: bool = reads.everything,
-        accounts: Option<BTreeMap<String, ReadAccount>> = listed.map(|reads| reads.accounts.iter().map(|read| (read.address, read))),
+        accounts: Option<BTreeMap<String, ReadAccount>> = accounts,
         /// Names of fields of the block.
         block: Option<Vec<String>> = listed.map(fields),
         blockHashes: Option<Vec<Quantity<u64>>> = listed.map(|reads| reads.hashes.iter().copied()),

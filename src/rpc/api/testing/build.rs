@@ -16,9 +16,9 @@ use crate::{
     meter::Meter,
     pool::{BlockFees, SentTransaction},
     rpc::{
-        api::{Example, Query},
+        api::{Example, Method},
         json::{
-            self,
+            self, Lookup, Shape,
             hex::{Data, Fixed, Quantity},
         },
         params::{decode, with_sender},
@@ -73,14 +73,14 @@ impl From<json::Withdrawal> for Withdrawal {
     }
 }
 
-impl Query for BuildBlock {
+impl Method for BuildBlock {
     type Answer = BuiltBlock;
     const EXAMPLE: Example = Example {
         params: r#"["0xc5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470", {"timestamp": "0xffffffff", "prevRandao": "0x0000000000000000000000000000000000000000000000000000000000000001", "suggestedFeeRecipient": "0x00000000000000000000000000000000000000aa", "parentBeaconBlockRoot": "0x0000000000000000000000000000000000000000000000000000000000000001", "withdrawals": []}, [], "0x"]"#,
         answer: r#"{"executionPayload": {"parentHash": "0xc5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470", "feeRecipient": "0x00000000000000000000000000000000000000aa", "stateRoot": "0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421", "receiptsRoot": "0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421", "logsBloom": "0x00", "prevRandao": "0x0000000000000000000000000000000000000000000000000000000000000001", "blockNumber": "0x1", "gasLimit": "0x3938700", "gasUsed": "0x0", "timestamp": "0xffffffff", "extraData": "0x", "baseFeePerGas": "0x7", "blockHash": "0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421", "transactions": [], "withdrawals": [], "blobGasUsed": "0x0", "excessBlobGas": "0x0"}, "blockValue": "0x0", "blobsBundle": {"commitments": [], "proofs": [], "blobs": []}, "executionRequests": [], "shouldOverrideBuilder": false}"#,
     };
 
-    fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer> {
+    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
         let (count, most) = (self.transactions.as_ref().map_or(0, Vec::len), backend.limits.shape.max_block_calls);
         if count > most {
             return Err(RpcError::limit(format!("params[2]: too many transactions: {count}, at most {most}")));
@@ -132,7 +132,8 @@ impl Query for BuildBlock {
         let (sealed, requests) = seal(spec, &grown, open, withdrawals).map_err(invalid)?;
         let sealed = known(run, sealed)?;
         let block = &sealed.head;
-        Ok(BuiltBlock::new(block, &requests, tips(block), &sidecars))
+        BuiltBlock::write(&mut run.out, (&**block, &requests, tips(block), &*sidecars));
+        Ok(Lookup::Found)
     }
 }
 
