@@ -6,6 +6,8 @@ mod fleet;
 mod layers;
 mod live;
 mod testing;
+#[cfg(test)]
+mod tests;
 
 pub use choices::{ApprovalPolicy, DialectName, FeedName, IpcSocket, RevertPolicy, StandardReceipts, UpgradePolicy};
 pub use fleet::FleetConfig;

@@ -18,7 +18,7 @@ pub use self::{
     banner::Banner,
     memory::configure_memory,
     supervisor::{Watchdog, notify_ready, notify_stopping},
-    vitals::{Vitals, VitalsError},
+    vitals::Vitals,
 };
 #[cfg(test)]
 pub use self::{

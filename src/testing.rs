@@ -14,28 +14,17 @@ use crate::{
 
 pub mod chain {
     pub use crate::chain::{
-        Attributes, BASE_FEE_VAULT, BASE_TIME, BlockBody, BlockGas, BlockHashes, BlockKeeper, BlockTotals,
-        ChainReceipt, ChainSpec, ChainTx, DEPLOYMENT_PROXY, DEPLOYMENT_PROXY_CODE, Family, Fork, ForkName, ForkTime,
-        GasRefunds, InvalidPostExec, L1_BLOCK, L1_FEE_VAULT, OPERATOR_FEE_VAULT, OpFork, OpTx, SealedBlock,
-        TradingWorld, genesis_block, ordered_roots, receipts_root_and_bloom, set_forks, transactions_root,
+        Attributes, BlockBody, BlockHashes, BlockKeeper, ChainReceipt, ChainSpec, ChainTx, Fork, ForkTime, GasRefunds,
+        InvalidPostExec, L1_BLOCK, OpFork, OpTx, SealedBlock, genesis_block, ordered_roots, receipts_root_and_bloom,
+        set_forks,
     };
 }
 pub mod command {
     pub use crate::command::Command;
-    pub mod wallet {
-        pub use crate::command::wallet::{ClientError, WalletTask, run};
-    }
-}
-pub mod config {
-    pub use crate::config::{ApprovalPolicy, RevertPolicy, UpgradePolicy};
 }
 pub mod engine {
     pub use crate::engine::{
-        AccountDiff, AccountOverride, BaseFeeRule, Beginnings, BlockContext, BlockEnd, BlockOverrides, BlockRun, Call,
-        CallFees, CallOutcome, CallRequest, CallResult, ChainExecutor, ContextChange, DifferentParts, Engine,
-        FamilyEvm, OpStack, Outputs, RunEvm, RunPrecompiles, ShadowedTx, SimBlock, SimCall, Simulation,
-        SimulationError, SimulationRules, StorageOverride, TokenInfo, execute_block, load_kzg_settings, open_block,
-        open_block_with, seal, shadow_block, withdrawals_root,
+        AccountOverride, BaseFeeRule, Beginnings, BlockEnd, Call, CallFees, CallRequest, ChainExecutor, Engine, FamilyEvm, OpStack, Outputs, RunEvm, RunPrecompiles, ShadowedTx, SimBlock, SimCall, Simulation, SimulationError, SimulationRules, StorageOverride, execute_block, open_block, open_block_with, seal, shadow_block,
     };
 }
 pub mod ledger {
@@ -47,17 +36,12 @@ pub mod ledger {
 pub mod meter {
     pub use crate::meter::{Meter, Stopped};
 }
-pub mod node {
-    pub use crate::node::VitalsError;
-}
 pub mod pool {
     pub use crate::pool::{Pool, Settings};
 }
 pub mod rpc {
     pub use crate::rpc::{
-        Access, AnswerFacts, AnswerRoom, Caller, Client, Dispatcher, ForwardedMethods, IoMemory, PastStates, Request,
-        RequestRunner, RpcError, ShapeLimits, SimulationView, Subscriptions, Testing, UpstreamGateway, Waiters,
-        Watches, parse_presim_simulation, parse_simulation, write_simulation,
+        RpcError, ShapeLimits, SimulationView, parse_simulation, write_simulation,
     };
     pub mod dialect {
         pub use crate::rpc::dialect::PRESIM;
@@ -70,21 +54,14 @@ pub mod scheduler {
     pub use crate::scheduler::{ClientShare, Executor, ExecutorConfig, LaneName, RunTarget, Task};
 }
 pub mod source {
-    pub use crate::source::{Feed, FeedSource};
     pub mod chain_file {
         pub use crate::source::chain_file::import_bytes;
     }
     pub mod devnet {
         pub mod world {
             pub use crate::source::devnet::world::{
-                TradingPair, add_contracts_of_forks, build, dev_genesis, dev_signers, traffic_signers,
+                add_contracts_of_forks, build, dev_genesis, dev_signers, traffic_signers,
             };
-        }
-    }
-    pub mod live {
-        pub use crate::source::live::{FlashblockSource, LiveLimits, LiveSource, canonical_snapshot};
-        pub mod flashblocks {
-            pub use crate::source::live::flashblocks::{Event, Events, FlashblockSequence, Settings, open};
         }
     }
     pub mod sub_block {
@@ -98,33 +75,20 @@ pub mod source {
 }
 pub mod state {
     pub use crate::state::{
-        Account, AccountChange, AccountReads, BlockReads, Code, CodeCache, Fetched, LocalWorld, Overlay, ReadSet,
-        RemoteSettings, RemoteState, RemoteView, Touched, World, listed_changes,
+        Account, AccountChange, Code, CodeCache, Fetched, LocalWorld, Overlay, RemoteSettings, RemoteState, World, listed_changes,
     };
 }
 pub mod store {
-    pub use crate::store::{DataDir, FORMAT, Store, StoredImage, UPSTREAM_FILE, read_image};
+    pub use crate::store::Store;
 }
 pub mod telemetry {
     pub use crate::telemetry::{Metrics, PUBLISH_SECONDS};
 }
 pub mod upstream {
-    pub use crate::upstream::{
-        AnnouncedReceipts, Fetcher, FetcherConfig, Heads, Upstream, UpstreamBlock, UpstreamConfig, UpstreamState,
-        http_client, recover,
-    };
-    pub mod link {
-        pub use crate::upstream::link::{LinkError, LinkSettings};
-    }
+    pub use crate::upstream::recover;
 }
 pub mod wallet {
-    pub use crate::wallet::{BatchExecutor, ReadCall, SOCKET, TypedMessage, WordReader, ether};
-    pub mod keys {
-        pub use crate::wallet::keys::load;
-    }
-}
-pub mod watch {
-    pub use crate::watch::{StaleReason, StandingBundles, StandingRun, StateHistory, WatchLimits};
+    pub use crate::wallet::{BatchExecutor, ether};
 }
 
 /// Answers a request as a worker of the node does, on the caller's thread: parses the parameters, runs, and encodes. The result is in `out`.

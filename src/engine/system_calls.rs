@@ -234,3 +234,6 @@ fn write(overlay: &mut Overlay, contract: Address, slot: U256, value: U256) {
         overlay.set_slot(contract, slot, value);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -66,6 +66,7 @@ impl Change {
     }
 
     /// Returns the message of a stream about it, with all of its codes; `None` if no other node follows it.
+    #[cfg(test)]
     pub fn message(&self, dated: LeaderTime) -> Option<Vec<u8>> {
         Some(StreamChanges::write(dated, None, [self.entry.as_ref()?], self.codes.bytes(), true))
     }

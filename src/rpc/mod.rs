@@ -19,31 +19,33 @@ mod params;
 mod protocol;
 mod run;
 mod server;
+#[cfg(test)]
+mod tests;
 
+#[cfg(test)]
+pub use api::simulate::parse_presim_simulation;
 pub use api::{
     node::{CLIENT_VERSION, TESTING_VERSION},
-    simulate::{SimulationView, parse_presim_simulation, parse_simulation, write_simulation},
+    simulate::{SimulationView, parse_simulation, write_simulation},
     subscribe::announce,
     testing::changes::Testing,
     watch::Watches,
 };
 pub use dispatch::{
-    front::{AnswerFacts, Dispatcher},
+    front::Dispatcher,
     method::Handler,
     table,
 };
-pub use limits::memory::{AnswerRoom, IoMemory};
+pub use limits::memory::IoMemory;
 pub use params::{BLOCK_ALIASES, ShapeLimits};
 pub use protocol::{dialect, error::RpcError};
 pub use run::{
     ExecutedBy, MethodScope,
     backend::{Backend, RequestLimits, Run, SyncTimeouts},
-    client::Client,
     filters::Filters,
     leader::Leader,
     past::PastStates,
     remote::{ForwardedMethods, UpstreamGateway},
-    request::{Caller, Request},
     runner::{RequestRunner, Waiters},
     subscriber::SocketBounds,
     subscriptions::Subscriptions,

@@ -6,6 +6,8 @@ pub mod live;
 pub mod status;
 pub mod sub_block;
 pub mod testing;
+#[cfg(test)]
+mod tests;
 
 use std::{
     panic::AssertUnwindSafe,

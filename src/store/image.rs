@@ -101,3 +101,41 @@ pub fn read_image(dir: &DataDir, name: &str, most: usize) -> io::Result<Option<R
     }
     alloy_rlp::decode_exact(encoded).map(Some).map_err(|error| damaged(error.to_string()))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use alloy_primitives::{Address, U256};
+
+    use super::*;
+    use crate::state::{Fetched, RemoteSettings, RemoteState};
+
+    #[test]
+    fn an_image_on_the_disk_is_what_was_written_or_nothing() {
+        let view = RemoteState::begin(RemoteSettings::of_bytes(1 << 20), 1, B256::ZERO);
+        let slot = |slot| Fetched::Slot { address: Address::ZERO, slot: U256::from(slot), value: U256::from(slot + 1) };
+        view.insert((0..9).map(slot));
+        let dir = tempfile::tempdir().unwrap();
+        let data = DataDir::open(dir.path(), false).unwrap();
+        let error = |most| read_image(&data, FILE, most).unwrap_err().to_string();
+        assert_eq!(read_image(&data, FILE, 1 << 20).unwrap(), None);
+        // No link is followed. The image is then written beside it.
+        let target = dir.path().join("precious");
+        std::fs::write(&target, "precious").unwrap();
+        for name in [FILE.to_owned(), format!("{FILE}.new")] {
+            symlink(&target, dir.path().join(name)).unwrap();
+        }
+        assert!(error(1 << 20).contains("is a link"));
+        let image = view.export();
+        StoredImage::new(&image).write(&data, FILE).unwrap();
+        assert_eq!(read_image(&data, FILE, 1 << 20).unwrap(), Some(image));
+        assert_eq!(std::fs::read(&target).unwrap(), b"precious");
+        assert!(error(10).contains("longer than 10 bytes"));
+        let file = dir.path().join(FILE);
+        let mut bytes = std::fs::read(&file).unwrap();
+        *bytes.last_mut().unwrap() ^= 1;
+        std::fs::write(&file, &bytes).unwrap();
+        assert!(error(1 << 20).contains("the checksum does not match"));
+    }
+}

@@ -13,7 +13,6 @@ pub use directory::DataDir;
 pub use error::StoreError;
 pub use image::{FILE as UPSTREAM_FILE, StoredImage, drop_old_forks, fork_file, read_image};
 pub use row::{StoredTx, corrupted, decode, encode, open_if_there, problem_of};
-pub use version::FORMAT;
 pub use writer::{Change, Commit, Done};
 
 use std::{

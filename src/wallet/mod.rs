@@ -32,8 +32,7 @@ pub use self::{
     accounts::{Accounts, Impersonated, SigningAccount, TxFields, with_signature, without_signature},
     approval::{
         ApprovalSocket, Approvals, Asked, AskedBatch, AskedMessage, AskedTransaction, AskedTypedData, DigestPrefix,
-        Question, ReadCall, RequestedAction, Requester, SOCKET, WaitingList, WordReader, ether, protocol, socket_path,
-        units,
+        Question, RequestedAction, Requester, WaitingList, ether, protocol, socket_path, units,
     },
     batch::{BatchCall, BatchId, BatchRequest, CallsState, ChosenFields, Requested},
     batches::{NONCE_TRIES, PreparedBatch, Wallet},

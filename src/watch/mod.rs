@@ -1,8 +1,8 @@
 //! Standing bundles: they run again whenever a new snapshot may have changed their answers, and listeners are notified of
 //! what changed.
 //!
-//! [`StandingBundles`] and what it is made of is pure bookkeeping, without clocks and I/O: [`StateHistory`] knows the steps
-//! between states, [`ReadIndex`] the bundles that have read each value, and [`StandingBundles`] what each bundle has
+//! [`StandingBundles`](bundles::StandingBundles) and what it is made of is pure bookkeeping, without clocks and I/O: [`StateHistory`] knows the steps
+//! between states, [`ReadIndex`] the bundles that have read each value, and [`StandingBundles`](bundles::StandingBundles) what each bundle has
 //! answered, since when, and what is due. [`Attendance`] knows whether a client is there for whom they run.
 //!
 //! A [`WatchTask`] follows the snapshots for the bundles of one [`Watch`], and runs on the workers of a [`Host`](crate::scheduler::Host) what is
@@ -24,7 +24,9 @@ mod task;
 mod tests;
 
 pub use bundle::{Answer, Bundle, BundleError, BundleRun, StaleReason};
-pub use bundles::{SnapshotName, StandingAnswer, StandingBundle, StandingBundles, StandingRun};
+pub use bundles::{SnapshotName, StandingAnswer, StandingBundle};
+#[cfg(test)]
+pub use bundles::{StandingBundles, StandingRun};
 pub use history::{KnownStep, StateHistory};
 pub use id::WatchId;
 pub use list::{Watch, WatchLimits, WatchList, WatchState};

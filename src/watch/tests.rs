@@ -24,8 +24,8 @@ use crate::{
     state::{BlockReads, CodeCache, LocalWorld, Overlay, ReadSet},
     telemetry::Metrics,
     watch::{
-        Answer, Behind, BehindNow, Bundle, BundleError, BundleRun, Listener, SnapshotName, StandingBundles,
-        StandingRun, StateHistory, Watch, WatchId, WatchLimits, WatchList, WatchTask,
+        Answer, Behind, BehindNow, Bundle, BundleError, BundleRun, Listener, SnapshotName, StaleReason,
+        StandingBundles, StandingRun, StateHistory, Watch, WatchId, WatchLimits, WatchList, WatchTask,
     },
 };
 use alloy_primitives::{Address, Bytes, I256, TxKind, U256, hex};
@@ -347,6 +347,64 @@ fn the_best_of_last_time_goes_first_but_for_who_was_passed_over_five_times() {
     assert_eq!(next(&mut bundles), [1, 2, 0]);
     let holds: Vec<_> = bundles.behind(|()| true).map(|one| one.holds_at()).collect();
     assert_eq!(holds, [Some(SnapshotId(6)); 3], "what was answered held until now");
+}
+
+/// Returns the answer of a bundle that reads the number of the block.
+fn answered(word: u64, is_long: bool) -> StandingRun<WordAnswer> {
+    let reads = ReadSet { block: BlockReads::NUMBER, ..ReadSet::default() };
+    StandingRun::Answered { answer: Some(WordAnswer::Word(U256::from(word))), reads, gained: None, is_long }
+}
+
+#[test]
+fn an_answer_that_comes_late_holds_where_its_run_began() {
+    let Program { host, .. } = Program::start();
+    let first = host.snapshots.newest();
+    let history = StateHistory::new(16);
+    let mut bundles = StandingBundles::new(["long", "short"].map(|name| (name.to_owned(), ())));
+    // Nothing is known of the steps between these snapshots.
+    let mut id = 0;
+    let mut next = |bundles: &mut StandingBundles<(), WordAnswer>| {
+        id += 1;
+        let mut snapshot = Snapshot::new(first.world.clone(), first.head.clone(), None, first.hashes.clone());
+        snapshot.id = SnapshotId(id);
+        bundles.advance(&snapshot, BlockContext::of(&host.spec, &snapshot, &RULES).unwrap(), &history);
+        (bundles.due(|()| true), bundles.long_due(|()| true))
+    };
+    assert_eq!(next(&mut bundles), (vec![0, 1], vec![]));
+    assert!(bundles.record(0, StandingRun::TooLong).is_none());
+    assert_eq!((bundles.due(|()| true), bundles.long_due(|()| true)), (vec![1], vec![0]));
+    let point = bundles.point().expect("a point");
+    assert_eq!(next(&mut bundles), (vec![1], vec![0]));
+    let late = bundles.record_from(&point, &history, 0, answered(1, true)).map(|(name, told)| (name, told.since));
+    assert_eq!(late, Some(("long", SnapshotId(2))), "it is told with the snapshot that is current");
+    let behind: Vec<_> = bundles.behind(|()| true).map(|one| (one.name.as_str(), one.holds_at())).collect();
+    assert_eq!(behind, [("long", Some(SnapshotId(1))), ("short", None)]);
+
+    let point = bundles.point().expect("a point");
+    assert!(bundles.record_from(&point, &history, 0, answered(2, true)).is_some());
+    assert_eq!((bundles.long_due(|()| true), next(&mut bundles)), (vec![], (vec![1], vec![0])));
+    // A run that was not long makes it one of the others.
+    let point = bundles.point().expect("a point");
+    bundles.record_from(&point, &history, 0, answered(2, false));
+    assert_eq!(next(&mut bundles), (vec![0, 1], vec![]));
+}
+
+#[test]
+fn what_gave_no_answer_goes_behind_the_others() {
+    let Program { host, .. } = Program::start();
+    let first = host.snapshots.newest();
+    let history = StateHistory::new(16);
+    let mut bundles = StandingBundles::new(["first", "second", "third"].map(|name| (name.to_owned(), ())));
+    for id in 1..20 {
+        let mut snapshot = Snapshot::new(first.world.clone(), first.head.clone(), None, first.hashes.clone());
+        snapshot.id = SnapshotId(id);
+        bundles.advance(&snapshot, BlockContext::of(&host.spec, &snapshot, &RULES).unwrap(), &history);
+        let due = bundles.due(|()| true);
+        assert_eq!(due, if id == 1 { [0, 1, 2] } else { [1, 2, 0] }, "{id}");
+        bundles.record(0, StandingRun::Stale(StaleReason::Unfinished));
+        // The second is not run, however often.
+        bundles.record(2, answered(1, false));
+    }
 }
 
 #[test]

@@ -12,7 +12,7 @@ use alloy_primitives::{Address, B256, Bytes, TxKind, U256, address, keccak256};
 use alloy_rlp::Decodable;
 use alloy_signer::SignerSync;
 use presim::testing::{
-    chain::{BlockHashes, ChainSpec, DEPLOYMENT_PROXY, ForkTime, genesis_block, set_forks},
+    chain::{BlockHashes, ChainSpec, ForkTime, genesis_block, set_forks},
     ledger::{FeedProblem, Snapshot},
     source::{
         chain_file::import_bytes,
@@ -23,7 +23,7 @@ use presim::testing::{
 use serde_json::{Value, json};
 
 use crate::{
-    live::stage::launch,
+    live::{built::DEPLOYMENT_PROXY, stage::launch},
     remote_state::{Proxy, ProxyReply},
     support::{Socket, TestNode, hex, number},
 };

@@ -11,7 +11,7 @@ use alloy_rlp::Encodable;
 use alloy_signer::SignerSync;
 use op_alloy::consensus::TxDeposit;
 use presim::testing::{
-    chain::{Attributes, BASE_TIME, BlockHashes, ChainSpec, ChainTx, genesis_block},
+    chain::{Attributes, BlockHashes, ChainSpec, ChainTx, genesis_block},
     engine::{open_block, seal},
     ledger::Snapshot,
     source::{devnet::world::dev_signers, sub_block::extend},
@@ -20,6 +20,7 @@ use presim::testing::{
 use serde_json::{Value, json};
 
 use crate::{
+    live::built::BASE_TIME,
     op_chain::config,
     support::{TestNode, chain_files, hex, number},
 };

@@ -4,7 +4,6 @@
 
 use alloy_primitives::{Address, Bytes, U256, address};
 use alloy_sol_types::{SolCall, sol};
-use presim::testing::{chain::TradingWorld, source::devnet::world::TradingPair};
 use serde_json::{Value, json};
 
 use crate::support::{TestNode, items, number};
@@ -25,8 +24,11 @@ sol! {
 /// A devnet with traffic, in which nothing happens by itself.
 struct TradedNode {
     node: TestNode,
-    world: TradingWorld,
-    pairs: Vec<TradingPair>,
+    weth: Address,
+    alpha: Address,
+    beta: Address,
+    router: Address,
+    pairs: Vec<Address>,
 }
 
 impl TradedNode {
@@ -40,8 +42,9 @@ impl TradedNode {
             ["--testing", "--world", "--dialect", "project", "--block-time", block_time, "--sub-block-ms", "60000"];
         let node = TestNode::start(&[&still, flags].concat());
         let info = node.node.info();
-        let (world, pairs) = (info.trading.expect("the devnet trades"), info.pairs.clone());
-        Self { node, world, pairs }
+        let world = info.trading.expect("the devnet trades");
+        let pairs = info.pairs.iter().map(|pair| pair.address).collect();
+        Self { weth: world.weth, alpha: world.alpha, beta: world.beta, router: world.router, pairs, node }
     }
 
     async fn mine(&self) {
@@ -56,8 +59,8 @@ impl TradedNode {
 
     async fn reserves(&self) -> Vec<[U256; 2]> {
         let mut all = Vec::new();
-        for pair in &self.pairs {
-            let reserves = self.ask(pair.address, getReservesCall {}).await;
+        for &pair in &self.pairs {
+            let reserves = self.ask(pair, getReservesCall {}).await;
             all.push([reserves.reserve0, reserves.reserve1].map(U256::from));
         }
         all
@@ -66,11 +69,11 @@ impl TradedNode {
     /// Returns the most profitable of some amounts over both cycles, and its path and profit in ALPHA; `None` if all of
     /// them lose.
     async fn best(&self) -> Option<(U256, Vec<Address>, U256)> {
-        let TradingWorld { weth, alpha, beta, .. } = self.world;
+        let Self { weth, alpha, beta, .. } = *self;
         let mut best: Option<(U256, Vec<Address>, U256)> = None;
         for path in [vec![alpha, beta, weth, alpha], vec![alpha, weth, beta, alpha]] {
             for amount in [500, 1_000, 2_000, 4_000, 8_000].map(|tokens| U256::from(tokens) * U256::from(ONE)) {
-                let amounts = self.ask(self.world.router, getAmountsOutCall { amountIn: amount, path: path.clone() });
+                let amounts = self.ask(self.router, getAmountsOutCall { amountIn: amount, path: path.clone() });
                 let profit = amounts.await.last().unwrap().saturating_sub(amount);
                 if profit > best.as_ref().map_or(U256::ZERO, |best| best.2) {
                     best = Some((amount, path.clone(), profit));
@@ -84,10 +87,11 @@ impl TradedNode {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_three_pairs_begin_at_prices_between_which_there_is_nothing_to_earn() {
     let market = TradedNode::new(&[]);
-    let TradingWorld { weth, alpha, beta, factory, .. } = market.world;
-    let names: Vec<_> = market.pairs.iter().map(|pair| pair.name).collect();
+    let TradedNode { weth, alpha, beta, ref node, .. } = market;
+    let (pairs, factory) = (&node.node.info().pairs, node.node.info().trading.unwrap().factory);
+    let names: Vec<_> = pairs.iter().map(|pair| pair.name).collect();
     assert_eq!(names, ["ALPHA/BETA", "WETH/ALPHA", "WETH/BETA"]);
-    for (pair, (one, other)) in market.pairs.iter().zip([(alpha, beta), (weth, alpha), (weth, beta)]) {
+    for (pair, (one, other)) in pairs.iter().zip([(alpha, beta), (weth, alpha), (weth, beta)]) {
         assert_eq!(pair.tokens, [one, other]);
         for (one, other) in [(one, other), (other, one)] {
             let call = getPairCall { tokenA: one, tokenB: other };
@@ -136,7 +140,7 @@ async fn a_searcher_who_watches_is_first() {
         if profit < U256::from(5 * ONE) {
             continue;
         }
-        let before = market.ask(market.world.alpha, balanceOfCall { account: SEARCHER }).await;
+        let before = market.ask(market.alpha, balanceOfCall { account: SEARCHER }).await;
         let data = swapExactTokensForTokensCall {
             amountIn: amount,
             amountOutMin: amount + profit,
@@ -144,13 +148,13 @@ async fn a_searcher_who_watches_is_first() {
             to: SEARCHER,
             deadline: U256::MAX,
         };
-        let tx = json!({"from": SEARCHER, "to": market.world.router, "data": Bytes::from(data.abi_encode())});
+        let tx = json!({"from": SEARCHER, "to": market.router, "data": Bytes::from(data.abi_encode())});
         let hash = market.node.result("/", "eth_sendTransaction", json!([tx])).await;
         market.mine().await;
         // Traffic's own arbitrage, if it came in the same sub-block, came later.
         let receipt = market.node.result("/", "eth_getTransactionReceipt", json!([hash])).await;
         assert_eq!((&receipt["status"], &receipt["transactionIndex"]), (&json!("0x1"), &json!("0x0")));
-        let after = market.ask(market.world.alpha, balanceOfCall { account: SEARCHER }).await;
+        let after = market.ask(market.alpha, balanceOfCall { account: SEARCHER }).await;
         assert_eq!(after - before, profit, "the snapshot before the sub-block tells the profit exactly");
         (taken, earned) = (taken + 1, earned + profit);
     }

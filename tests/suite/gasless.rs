@@ -3,14 +3,13 @@
 use alloy_consensus::{TxEip1559, TxLegacy, TxReceipt};
 use alloy_eips::Encodable2718;
 use alloy_primitives::{Address, B256, Bytes, TxKind, U256, keccak256};
-use presim::testing::chain::{BASE_FEE_VAULT, ChainTx, L1_FEE_VAULT, OPERATOR_FEE_VAULT};
-use presim::testing::engine::BlockEnd;
+use presim::testing::{chain::ChainTx, engine::BlockEnd};
 use serde_json::{Value, json};
 
 use crate::{
     lagoon::{OpChain, balance, ether, wei},
     live::built::{GASLESS_CONTRACT, SOMEBODY},
-    op_chain::{ATTRIBUTED, SEQUENCER_FEE_VAULT, config, post_exec},
+    op_chain::{ATTRIBUTED, BASE_FEE_VAULT, L1_FEE_VAULT, OPERATOR_FEE_VAULT, SEQUENCER_FEE_VAULT, config, post_exec},
     support::{TestNode, hex, items, number},
 };
 

@@ -15,10 +15,7 @@ use alloy_rlp::Encodable;
 use alloy_signer::SignerSync;
 use alloy_signer_local::PrivateKeySigner;
 use presim::testing::{
-    chain::{
-        Attributes, BASE_FEE_VAULT, BlockHashes, ChainSpec, ChainTx, GasRefunds, L1_FEE_VAULT, OPERATOR_FEE_VAULT,
-        genesis_block,
-    },
+    chain::{Attributes, BlockHashes, ChainSpec, ChainTx, GasRefunds, genesis_block},
     engine::{BlockEnd, execute_block, open_block, seal},
     ledger::Snapshot,
     source::{devnet::world::dev_signers, sub_block::extend},
@@ -28,7 +25,9 @@ use serde_json::{Value, json};
 
 use crate::{
     live::built::SOMEBODY,
-    op_chain::{ATTRIBUTED, L1_BLOCK, SEQUENCER_FEE_VAULT, config, post_exec},
+    op_chain::{
+        ATTRIBUTED, BASE_FEE_VAULT, L1_BLOCK, L1_FEE_VAULT, OPERATOR_FEE_VAULT, SEQUENCER_FEE_VAULT, config, post_exec,
+    },
     support::{TestNode, chain_files, hex, items, number},
 };
 
@@ -45,14 +44,14 @@ pub struct OpChain {
     pub spec: ChainSpec,
     genesis: Value,
     signers: Vec<PrivateKeySigner>,
-    head: Snapshot,
+    pub head: Snapshot,
     /// The blocks after genesis, in RLP.
-    blocks: Vec<u8>,
+    pub blocks: Vec<u8>,
 }
 
 impl OpChain {
     /// Creates a chain whose newest fork is `last`.
-    fn new(last: &str) -> Self {
+    pub fn new(last: &str) -> Self {
         Self::of(config(4242, last), json!({ WITNESS.to_string(): { "balance": "0x0", "code": WITNESS_CODE } }))
     }
 
@@ -147,7 +146,7 @@ impl OpChain {
         TxEnvelope::from(tx.into_signed(signature)).into()
     }
 
-    fn sent(&self, who: usize, nonce: u64, to: Address, value: U256) -> ChainTx {
+    pub fn sent(&self, who: usize, nonce: u64, to: Address, value: U256) -> ChainTx {
         self.sent_with(who, nonce, to, value, 60_000)
     }
 
@@ -217,7 +216,7 @@ fn a_refund_is_paid_back_by_whom_the_gas_was_paid_to() {
 
 #[test]
 fn the_encoding_is_the_type_and_a_list_of_version_number_and_refunds() {
-    let tx = post_exec(0x0102, &[(1, 0x1388), (3, 7)]);
+    let tx: ChainTx = post_exec(0x0102, &[(1, 0x1388), (3, 7)]);
     // [1, 0x0102, [[1, 0x1388], [3, 7]]]
     let expected = hex!("7dcd01820102c8c401821388c20307");
     assert_eq!(tx.encoded_2718(), expected);

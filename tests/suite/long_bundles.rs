@@ -1,16 +1,9 @@
 //! Standing bundles that take long beside others that do not.
 
-use bytes::Bytes;
-use presim::testing::{
-    ledger::{Snapshot, SnapshotId},
-    state::{BlockReads, ReadSet},
-    watch::{StaleReason, StandingBundles, StandingRun, StateHistory},
-};
 use serde_json::{Value, json};
 
 use crate::{
     random_bundles::account,
-    read_sets::Chain,
     support::{BOUND, Socket, TestNode, items, number, request},
     watch::{Held, newest, node_with, read, reads_slot, set_slot, stand, two_readers},
 };
@@ -258,62 +251,4 @@ async fn a_poll_at_a_stop_is_answered_with_what_there_is() {
     assert_eq!((&answer["id"], &answer["result"]["changed"]), (&json!(7), &json!([])), "{answer}");
     while socket.read().await.is_some() {}
     stopping.await.expect("it stops");
-}
-
-/// Returns the answer of a bundle that reads the number of the block.
-fn answered(text: &'static str, is_long: bool) -> StandingRun<Bytes> {
-    let reads = ReadSet { block: BlockReads::NUMBER, ..ReadSet::default() };
-    StandingRun::Answered { answer: Some(text.into()), reads, gained: None, is_long }
-}
-
-#[test]
-fn an_answer_that_comes_late_holds_where_its_run_began() {
-    let chain = Chain::new();
-    let history = StateHistory::new(16);
-    let mut bundles = StandingBundles::new(["long", "short"].map(|name| (name.to_owned(), ())));
-    // Nothing is known of the steps between these snapshots.
-    let mut id = 0;
-    let mut next = |bundles: &mut StandingBundles<(), Bytes>| {
-        id += 1;
-        let first = &chain.first;
-        let mut snapshot = Snapshot::new(first.world.clone(), first.head.clone(), None, first.hashes.clone());
-        snapshot.id = SnapshotId(id);
-        bundles.advance(&snapshot, chain.context(&snapshot), &history);
-        (bundles.due(|()| true), bundles.long_due(|()| true))
-    };
-    assert_eq!(next(&mut bundles), (vec![0, 1], vec![]));
-    assert!(bundles.record(0, StandingRun::TooLong).is_none());
-    assert_eq!((bundles.due(|()| true), bundles.long_due(|()| true)), (vec![1], vec![0]));
-    let point = bundles.point().expect("a point");
-    assert_eq!(next(&mut bundles), (vec![1], vec![0]));
-    let late = bundles.record_from(&point, &history, 0, answered("1", true)).map(|(name, told)| (name, told.since));
-    assert_eq!(late, Some(("long", SnapshotId(2))), "it is told with the snapshot that is current");
-    let behind: Vec<_> = bundles.behind(|()| true).map(|one| (one.name.as_str(), one.holds_at())).collect();
-    assert_eq!(behind, [("long", Some(SnapshotId(1))), ("short", None)]);
-
-    let point = bundles.point().expect("a point");
-    assert!(bundles.record_from(&point, &history, 0, answered("2", true)).is_some());
-    assert_eq!((bundles.long_due(|()| true), next(&mut bundles)), (vec![], (vec![1], vec![0])));
-    // A run that was not long makes it one of the others.
-    let point = bundles.point().expect("a point");
-    bundles.record_from(&point, &history, 0, answered("2", false));
-    assert_eq!(next(&mut bundles), (vec![0, 1], vec![]));
-}
-
-#[test]
-fn what_gave_no_answer_goes_behind_the_others() {
-    let chain = Chain::new();
-    let history = StateHistory::new(16);
-    let mut bundles = StandingBundles::new(["first", "second", "third"].map(|name| (name.to_owned(), ())));
-    for id in 1..20 {
-        let first = &chain.first;
-        let mut snapshot = Snapshot::new(first.world.clone(), first.head.clone(), None, first.hashes.clone());
-        snapshot.id = SnapshotId(id);
-        bundles.advance(&snapshot, chain.context(&snapshot), &history);
-        let due = bundles.due(|()| true);
-        assert_eq!(due, if id == 1 { [0, 1, 2] } else { [1, 2, 0] }, "{id}");
-        bundles.record(0, StandingRun::Stale(StaleReason::Unfinished));
-        // The second is not run, however often.
-        bundles.record(2, answered("1", false));
-    }
 }

@@ -15,10 +15,7 @@ use alloy_primitives::{B256, U256};
 use futures::{SinkExt, StreamExt, future::join_all};
 use presim::{
     Config,
-    testing::{
-        chain::{BlockBody, BlockKeeper, SealedBlock},
-        node::VitalsError,
-    },
+    testing::chain::{BlockBody, BlockKeeper, SealedBlock},
 };
 use serde_json::{Value, json};
 use tokio_tungstenite::{
@@ -274,8 +271,8 @@ async fn a_worker_that_hangs_while_requests_wait_makes_the_node_unready_until_it
         }
         assert_eq!(status, 503);
         assert!(node.metric("presim_worker_stalls_total") >= 1.0);
-        let failed = VitalsError::Failed { part: "worker 0".to_owned() };
-        assert_eq!(node.node.vitals().check(BOUND).await, Err(failed), "the watchdog hears of it");
+        let failed = node.node.vitals().check(BOUND).await.expect_err("the watchdog hears of it");
+        assert_eq!(failed.to_string(), "the worker 0 has failed");
         // Requests that run inline are answered.
         assert_eq!(node.result("/", "eth_chainId", json!([])).await, "0x7a69");
         archive.answer();
@@ -557,7 +554,7 @@ async fn the_watchdog_hears_of_every_part_and_of_none_that_has_ended() {
     assert_eq!(vitals.check(BOUND).await, Ok(()));
     tokio::task::spawn_blocking(move || node.stop()).await.unwrap();
     let error = vitals.check(Duration::from_secs(1)).await.expect_err("nothing works any more");
-    assert!(matches!(error, VitalsError::Silent { .. }), "{error}");
+    assert!(error.to_string().contains("does not answer"), "{error}");
 }
 
 // The package's files.

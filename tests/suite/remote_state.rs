@@ -1,42 +1,25 @@
 //! State of an upstream: fetched once, in few waves, and never guessed.
 
-#[path = "../../benches/world/mod.rs"]
-pub mod world;
-
 use std::{
     collections::HashMap,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicUsize, Ordering::SeqCst},
+        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
     },
     time::Duration,
 };
 
-use alloy_primitives::{Address, U256};
-use bytestring::ByteString;
 use futures::future::join_all;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper_util::rt::TokioIo;
-use jsonrpsee::types::Id;
-use presim::testing::{
-    ledger::{FeedState, Record, Retention, Snapshot, Snapshots},
-    rpc::{
-        AnswerFacts, AnswerRoom, Caller, Client, Dispatcher, ForwardedMethods, IoMemory, PastStates, Request,
-        RequestRunner, RpcError, Subscriptions, Testing, UpstreamGateway, Waiters, Watches, dialect::PRESIM, table,
-    },
-    scheduler::{Executor, ExecutorConfig},
-    state::{Fetched, RemoteSettings, RemoteState, RemoteView, World},
-    store::{DataDir, StoredImage, UPSTREAM_FILE, read_image},
-    telemetry::Metrics,
-    upstream::{Fetcher, FetcherConfig, Upstream, UpstreamConfig, UpstreamState},
-    watch::WatchLimits,
-};
 use serde_json::{Value, json};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Notify;
 
-use self::world::BodiesChain;
-use crate::support::{TestNode, say, shared};
+use crate::{
+    live::stage::launch,
+    support::{TestNode, say, shared},
+};
 
 /// The ways in which the proxy between presim and its upstream handles a request.
 pub enum ProxyReply {
@@ -52,15 +35,15 @@ pub enum ProxyReply {
 
 type Script = Box<dyn FnMut(usize, &Value) -> ProxyReply + Send>;
 
-/// A scripted proxy before a node, which counts and delays requests.
+/// A scripted proxy before a node, which delays requests and counts those for state.
 pub struct Proxy {
     pub url: String,
-    /// The number of groups of concurrent requests.
+    /// The number of groups of concurrent requests for state.
     waves: AtomicUsize,
     /// Cloned by each request that is under way: a client may drop one before it is answered.
     under_way: Arc<()>,
     requests: AtomicUsize,
-    /// The number of calls by method and parameters.
+    /// The number of calls for state by method and parameters.
     calls: Mutex<HashMap<String, usize>>,
     gone: Notify,
 }
@@ -111,18 +94,15 @@ impl Proxy {
         delay: Duration,
         body: Bytes,
     ) -> (u16, String) {
-        if Arc::strong_count(&self.under_way) == 1 {
+        let request: Value = serde_json::from_slice(&body).unwrap();
+        let of_state = asks_for_state(&request);
+        if of_state && Arc::strong_count(&self.under_way) == 1 {
             self.waves.fetch_add(1, SeqCst);
         }
-        let _under_way = self.under_way.clone();
-        let number = self.requests.fetch_add(1, SeqCst);
-        let request: Value = serde_json::from_slice(&body).unwrap();
-        {
-            let mut calls = self.calls.lock().unwrap();
-            let all = request.as_array().cloned().unwrap_or_else(|| vec![request.clone()]);
-            for call in all {
-                *calls.entry(format!("{}{}", call["method"], call["params"])).or_default() += 1;
-            }
+        let _under_way = of_state.then(|| self.under_way.clone());
+        let number = self.requests.fetch_add(usize::from(of_state), SeqCst);
+        for call in calls(&request).iter().filter(|_| of_state) {
+            *self.calls.lock().unwrap().entry(format!("{}{}", call["method"], call["params"])).or_default() += 1;
         }
         let reply = (script.lock().unwrap())(number, &request);
         let pass = async {
@@ -154,104 +134,76 @@ impl Proxy {
     }
 }
 
+/// Returns the calls of a request, alone or in a batch.
+fn calls(request: &Value) -> &[Value] {
+    request.as_array().map_or(std::slice::from_ref(request), Vec::as_slice)
+}
+
+fn asks_for_state(request: &Value) -> bool {
+    const METHODS: [&str; 6] = [
+        "eth_createAccessList",
+        "eth_getBalance",
+        "eth_getCode",
+        "eth_getProof",
+        "eth_getStorageAt",
+        "eth_getTransactionCount",
+    ];
+    calls(request).iter().any(|call| METHODS.iter().any(|method| call["method"] == *method))
+}
+
 /// The benchmark world on a node, and a front whose state comes from that node.
 struct Setup {
     node: TestNode,
     proxy: Arc<Proxy>,
-    front: Arc<Dispatcher>,
-    view: RemoteView,
-    snapshots: Arc<Snapshots>,
-    fetcher: Arc<Fetcher>,
+    front: TestNode,
 }
 
 impl Setup {
+    /// Starts both. `script` says what becomes of the front's requests for state, once it runs.
     async fn start(
         delay: Duration,
         deadline: Duration,
-        verify_proofs: bool,
-        script: impl FnMut(usize, &Value) -> ProxyReply + Send + 'static,
+        more: &[&str],
+        mut script: impl FnMut(usize, &Value) -> ProxyReply + Send + 'static,
     ) -> Option<Self> {
         let genesis = shared("bench/genesis.json")?;
-        let same = ["--feed", "static", "--block-time", "1", "--gas-cap", "1099511627776"];
-        let node = TestNode::start(&[&["--genesis", genesis.to_str().unwrap()], same.as_slice()].concat());
+        let same = ["--genesis", genesis.to_str().unwrap(), "--block-time", "1", "--gas-cap", "1099511627776"];
+        let node = TestNode::start(&[&same[..], &["--feed", "static"]].concat());
+        let runs = Arc::new(AtomicBool::new(false));
+        let begun = runs.clone();
+        let script = move |number, request: &Value| match begun.load(SeqCst) && asks_for_state(request) {
+            true => script(number, request),
+            false => ProxyReply::Pass,
+        };
         let proxy = Proxy::start(&node, delay, script).await;
-        let backend = BodiesChain::start(&["--block-time", "1"])?.node.runner().backend.clone();
-        let metrics = Metrics::default();
-        let config = UpstreamConfig {
-            url: proxy.url.clone(),
-            timeout: MINUTE,
-            concurrency: 64,
-            batch: 100,
-            max_response: 1 << 24,
-            jitter_seed: None,
-        };
-        let upstream = Arc::new(Upstream::connect(config, &metrics).await.unwrap());
-        let head = node.node.snapshots().newest();
-        let view = RemoteState::begin(RemoteSettings::of_bytes(64 << 20), head.head.number(), head.head_hash());
-        let first = Snapshot::at_head(World::on(view.clone()), head.head.clone(), head.hashes.clone());
-        let snapshots = Arc::new(Snapshots::new(
-            first,
-            FeedState::Static,
-            Retention { blocks: 1, snapshots: 1, history: 1, history_bytes: u64::MAX },
-        ));
-        let config = FetcherConfig { wave_timeout: MINUTE, verify_proofs, max_in_flight: 100_000 };
-        let fetcher = Arc::new(Fetcher::new(upstream, backend.codes.clone(), config, &metrics));
-        let executor = ExecutorConfig {
-            workers: 2,
-            queue_short: 10_000,
-            queue_bundle: 10_000,
-            queue_wait: MINUTE,
-            overload_wait: 100_000,
-            deadline,
-        };
-        let executor = Executor::start(executor, &metrics).unwrap();
-        let subscriptions = Arc::new(Subscriptions::new(1, Arc::new(IoMemory::new(1 << 30, 1)), &metrics));
-        let watches = Watches::new(WatchLimits::default(), &executor, subscriptions, &metrics);
-        let remote = UpstreamGateway {
-            fetcher: fetcher.clone(),
-            rounds: 32,
-            lacks_rules: false,
-            forwarded: ForwardedMethods::default(),
-            executed: metrics.counter("presim_executed_by_upstream_total", ""),
-            past: PastStates::new(1 << 20),
-            permits: Semaphore::new(1),
-        };
-        let runner =
-            RequestRunner::new(backend, executor, snapshots.clone(), Waiters::new(1), Some(Arc::new(remote)), None);
-        let front = Arc::new(Dispatcher::new(runner, watches, Testing::Off, Vec::new(), &metrics));
-        Some(Self { node, proxy, front, view, snapshots, fetcher })
+        let deadline = deadline.as_millis().to_string();
+        let own = ["--deadline-ms", &deadline, "--upstream-timeout-ms", "60000", "--upstream-poll-ms", "60000"];
+        let many = ["--queue-short", "10000", "--queue-wait-ms", "60000", "--overload-wait", "100000"];
+        let front = launch(&proxy.url, None, &[&same[..], &own, &many, more].concat()).await.unwrap();
+        // What the front has asked at its start does not count.
+        runs.store(true, SeqCst);
+        proxy.waves.store(0, SeqCst);
+        proxy.requests.store(0, SeqCst);
+        proxy.calls.lock().unwrap().clear();
+        Some(Self { node, proxy, front })
     }
 
-    /// Asks the front.
-    async fn ask(&self, method: &str, params: &Value) -> Result<Value, RpcError> {
-        ask(&self.front, method, params).await
+    /// Asks the front, for a result.
+    async fn ask(&self, method: &str, params: &Value) -> Value {
+        self.front.result("/", method, params.clone()).await
+    }
+
+    /// Asks the front, for the error of a method that must fail.
+    async fn error(&self, method: &str, params: &Value) -> String {
+        let error = self.front.error("/", method, params.clone()).await;
+        assert_eq!(error["code"], -32603, "{error}");
+        error["message"].as_str().unwrap().to_owned()
     }
 
     /// Asks the node, whose state is local.
     async fn expected(&self, method: &str, params: &Value) -> Value {
         self.node.result("/", method, params.clone()).await
     }
-}
-
-async fn ask(front: &Dispatcher, method: &str, params: &Value) -> Result<Value, RpcError> {
-    let memory = Arc::new(IoMemory::new(1 << 30, 1)).quota();
-    let room = AnswerRoom::of(memory.clone().empty());
-    let client = Arc::new(Client::without_token(false));
-    let caller = Arc::new(Caller { client, dialect: &PRESIM, page: None, memory, until: None });
-    let method = table::by_name(method).unwrap();
-    let request = Request {
-        id: Id::Number(1),
-        method: &method.info,
-        params: ByteString::from(params.to_string()),
-        room,
-        ticket: front.services.runner.ticket(&caller),
-        caller,
-        published: front.services.runner.published(),
-        starting: None,
-    };
-    let mut answer = front.answer(method, request, &mut AnswerFacts::default()).await?;
-    answer.push(b'}');
-    Ok(serde_json::from_slice::<Value>(&answer).unwrap()["result"].take())
 }
 
 /// Returns the upstream's answer that refuses one request or each of a batch.
@@ -269,8 +221,8 @@ fn body(workload: &str) -> (String, Value) {
 }
 
 fn is_prediction(request: &Value) -> bool {
-    let is = |call: &Value| call["method"] == "eth_createAccessList" || call["method"] == "debug_traceCall";
-    request.as_array().map_or_else(|| is(request), |all| all.iter().any(is))
+    let methods = ["eth_createAccessList", "debug_traceCall"];
+    calls(request).iter().any(|call| methods.iter().any(|method| call["method"] == *method))
 }
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -281,16 +233,16 @@ const NEAR: Duration = Duration::from_millis(300);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cold_swap_takes_four_waves_and_a_warm_one_none() {
-    let Some(setup) = Setup::start(NEAR, MINUTE, false, |_, _| ProxyReply::Pass).await else { return };
+    let Some(setup) = Setup::start(NEAR, MINUTE, &[], |_, _| ProxyReply::Pass).await else { return };
     let (method, params) = body("sim_swap");
     let expected = setup.expected(&method, &params).await;
-    let answer = setup.ask(&method, &params).await.unwrap();
+    let answer = setup.ask(&method, &params).await;
     assert_eq!(answer, expected);
     assert_eq!(answer[0]["calls"][0]["status"], "0x1");
     let cold = setup.proxy.waves();
     say(&format!("a cold swap: {cold} waves"));
     assert!(cold <= 4, "{cold} waves");
-    assert_eq!(setup.ask(&method, &params).await.unwrap(), answer);
+    assert_eq!(setup.ask(&method, &params).await, answer);
     assert_eq!(setup.proxy.waves(), cold, "a warm one asks nobody");
 }
 
@@ -304,10 +256,10 @@ async fn without_predictions_a_cold_swap_takes_eight_waves() {
         ),
         false => ProxyReply::Pass,
     };
-    let Some(setup) = Setup::start(NEAR, MINUTE, false, refuse).await else { return };
+    let Some(setup) = Setup::start(NEAR, MINUTE, &[], refuse).await else { return };
     let (method, params) = body("sim_swap");
     let expected = setup.expected(&method, &params).await;
-    let answer = setup.ask(&method, &params).await.unwrap();
+    let answer = setup.ask(&method, &params).await;
     assert_eq!(answer, expected);
     let cold = setup.proxy.waves();
     say(&format!("a cold swap without predictions: {cold} waves"));
@@ -316,8 +268,8 @@ async fn without_predictions_a_cold_swap_takes_eight_waves() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn answers_are_those_of_local_state() {
-    for verify_proofs in [false, true] {
-        let Some(setup) = Setup::start(Duration::ZERO, MINUTE, verify_proofs, |_, _| ProxyReply::Pass).await else {
+    for proofs in [&[][..], &["--verify-proofs"]] {
+        let Some(setup) = Setup::start(Duration::ZERO, MINUTE, proofs, |_, _| ProxyReply::Pass).await else {
             return;
         };
         for workload in
@@ -325,7 +277,7 @@ async fn answers_are_those_of_local_state() {
         {
             let (method, params) = body(workload);
             let expected = setup.expected(&method, &params).await;
-            let answer = setup.ask(&method, &params).await.unwrap_or_else(|error| panic!("{workload}: {error:?}"));
+            let answer = setup.ask(&method, &params).await;
             assert_eq!(answer, expected, "{workload}");
         }
         let searcher = "0x5ea0000000000000000000000000000000000000";
@@ -341,23 +293,20 @@ async fn answers_are_those_of_local_state() {
             ("eth_estimateGas", json!([{"from": searcher, "to": token, "data": "0x06fdde03"}, "latest"])),
         ] {
             let expected = setup.expected(method, &params).await;
-            assert_eq!(setup.ask(method, &params).await.unwrap(), expected, "{method} {params}");
+            assert_eq!(setup.ask(method, &params).await, expected, "{method} {params}");
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_thousand_requests_want_is_fetched_once() {
-    let Some(setup) = Setup::start(NEAR, MINUTE, false, |_, _| ProxyReply::Pass).await else { return };
+    let Some(setup) = Setup::start(NEAR, MINUTE, &[], |_, _| ProxyReply::Pass).await else { return };
     let token = "0xe7f1725e7734ce288f8367e1bb143e90bb3f0512";
     let params = json!([token, "0x7", "latest"]);
     let expected = setup.expected("eth_getStorageAt", &params).await;
-    let all = (0..1000).map(|_| {
-        let (front, params) = (setup.front.clone(), params.clone());
-        tokio::spawn(async move { ask(&front, "eth_getStorageAt", &params).await })
-    });
-    for answer in join_all(all).await {
-        assert_eq!(answer.unwrap().unwrap(), expected);
+    let asked: Vec<_> = (0..10).map(|_| vec![("eth_getStorageAt", params.clone()); 100]).collect();
+    for answers in join_all(asked.iter().map(|calls| setup.front.batch("/", calls))).await {
+        assert_eq!(answers, vec![expected.clone(); 100]);
     }
     let calls = setup.proxy.calls.lock().unwrap().clone();
     assert_eq!(calls.values().copied().collect::<Vec<_>>(), [1], "{calls:?}");
@@ -376,11 +325,12 @@ async fn what_passes_is_asked_again() {
         let script = move |number, _: &Value| {
             if number < 2 { ProxyReply::Answer(status, answer.clone()) } else { ProxyReply::Pass }
         };
-        let Some(setup) = Setup::start(Duration::ZERO, MINUTE, false, script).await else { return };
+        let Some(setup) = Setup::start(Duration::ZERO, MINUTE, &[], script).await else { return };
         let (method, params) = body("call_quote");
         let expected = setup.expected(&method, &params).await;
-        assert_eq!(setup.ask(&method, &params).await.unwrap(), expected, "after {status} {text}");
-        assert_eq!(setup.fetcher.upstream().map(|upstream| upstream.state()), Some(UpstreamState::Ok));
+        assert_eq!(setup.ask(&method, &params).await, expected, "after {status} {text}");
+        let health = setup.front.client.get(setup.front.url("/health")).send().await.unwrap();
+        assert_eq!(health.json::<Value>().await.unwrap()["upstream"], "ok");
     }
 }
 
@@ -404,14 +354,12 @@ async fn an_upstream_that_does_not_answer_rightly_is_an_error_with_its_cause_in_
     ];
     let refused = cases.map(async |(reply, cause)| {
         // The deadline ends the retries. The first answer comes long before it.
-        let Some(setup) = Setup::start(Duration::ZERO, RETRIES, false, move |_, _| reply()).await else { return };
+        let Some(setup) = Setup::start(Duration::ZERO, RETRIES, &[], move |_, _| reply()).await else { return };
         let (method, params) = body("call_quote");
-        let error = setup.ask(&method, &params).await.unwrap_err();
-        assert_eq!(error.code(), -32603, "{error:?}");
-        let error = error.into_object();
-        assert!(error.message().contains(cause), "{cause}: {error:?}");
+        let error = setup.error(&method, &params).await;
+        assert!(error.contains(cause), "{cause}: {error}");
         // A request that needs no upstream is still answered.
-        assert_eq!(setup.ask("eth_blockNumber", &json!([])).await.unwrap(), "0x0");
+        assert_eq!(setup.ask("eth_blockNumber", &json!([])).await, "0x0");
         setup.proxy.gone.notify_waiters();
     });
     join_all(refused).await;
@@ -423,10 +371,10 @@ async fn a_retry_that_is_never_answered_does_not_hide_the_first_cause() {
         0 => ProxyReply::Answer(500, "something is broken".to_owned()),
         _ => ProxyReply::Hang,
     };
-    let Some(setup) = Setup::start(Duration::ZERO, RETRIES, false, script).await else { return };
+    let Some(setup) = Setup::start(Duration::ZERO, RETRIES, &[], script).await else { return };
     let params = json!(["0x5ea0000000000000000000000000000000000000", "latest"]);
-    let error = setup.ask("eth_getBalance", &params).await.unwrap_err().into_object();
-    assert!(error.message().contains("500") && error.message().contains("something is broken"), "{error:?}");
+    let error = setup.error("eth_getBalance", &params).await;
+    assert!(error.contains("500") && error.contains("something is broken"), "{error}");
     setup.proxy.gone.notify_waiters();
 }
 
@@ -437,14 +385,14 @@ async fn a_lie_does_not_pass_where_proofs_are_asked_for() {
             answer["result"]["balance"] = json!("0x1234");
         }
     };
-    let Some(setup) = Setup::start(Duration::ZERO, RETRIES, true, move |_, _| ProxyReply::Change(lie)).await else {
+    let Some(setup) =
+        Setup::start(Duration::ZERO, RETRIES, &["--verify-proofs"], move |_, _| ProxyReply::Change(lie)).await
+    else {
         return;
     };
     let params = json!(["0x5ea0000000000000000000000000000000000000", "latest"]);
-    let error = setup.ask("eth_getBalance", &params).await.unwrap_err();
-    assert_eq!(error.code(), -32603);
-    let error = error.into_object();
-    assert!(error.message().contains("proof does not check"), "{error:?}");
+    let error = setup.error("eth_getBalance", &params).await;
+    assert!(error.contains("proof does not check"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -455,16 +403,16 @@ async fn a_round_that_brings_nothing_ends_the_request_and_names_what_is_missing(
             answer["result"]["storageProof"] = json!([]);
         }
     };
-    let Some(setup) = Setup::start(Duration::ZERO, MINUTE, true, move |_, _| ProxyReply::Change(lie)).await else {
+    let Some(setup) =
+        Setup::start(Duration::ZERO, MINUTE, &["--verify-proofs"], move |_, _| ProxyReply::Change(lie)).await
+    else {
         return;
     };
     let token = "0xe7f1725e7734ce288f8367e1bb143e90bb3f0512";
-    let error = setup.ask("eth_getStorageAt", &json!([token, "0x7", "latest"])).await.unwrap_err();
-    assert_eq!(error.code(), -32603);
-    let error = error.into_object();
-    let hash = setup.view.hash().to_string();
+    let error = setup.error("eth_getStorageAt", &json!([token, "0x7", "latest"])).await;
+    let hash = setup.node.block("latest").await["hash"].as_str().unwrap().to_owned();
     for part in ["slot 0x7", "0xe7f1725E7734CE288F8367e1Bb143E90bb3F0512", "block 0", &hash] {
-        assert!(error.message().contains(part), "{part}: {error:?}");
+        assert!(error.contains(part), "{part}: {error}");
     }
     let asked: usize = setup
         .proxy
@@ -476,89 +424,4 @@ async fn a_round_that_brings_nothing_ends_the_request_and_names_what_is_missing(
         .map(|(_, count)| count)
         .sum();
     assert_eq!(asked, 1);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_request_whose_block_the_upstream_has_dropped_goes_on_with_the_one_that_replaced_it() {
-    let script = |number, request: &Value| match number {
-        0 => ProxyReply::Answer(200, refused(request, "header not found").to_string()),
-        _ => ProxyReply::Pass,
-    };
-    let Some(setup) = Setup::start(Duration::ZERO, MINUTE, false, script).await else { return };
-    let (method, params) = ("eth_getBalance", json!(["0x5ea0000000000000000000000000000000000000", "latest"]));
-    let expected = setup.expected(method, &params).await;
-    let view = setup.view.begin_anew(setup.view.number(), setup.view.hash());
-    let asked = tokio::spawn({
-        let (front, params) = (setup.front.clone(), params.clone());
-        async move { ask(&front, method, &params).await }
-    });
-    let old = setup.snapshots.newest();
-    let sealed = Snapshot::at_head(World::on(view), old.head.clone(), old.hashes.clone());
-    setup.snapshots.apply(Record::Seal { sealed, next: None }).unwrap();
-    assert_eq!(asked.await.unwrap().unwrap(), expected);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_state_of_a_block_that_a_reorg_has_removed_is_fetched_by_its_hash() {
-    let Some(setup) = Setup::start(Duration::ZERO, MINUTE, false, |_, _| ProxyReply::Pass).await else { return };
-    let (method, params) = body("call_quote");
-    let expected = setup.expected(&method, &params).await;
-    let _other = setup.view.begin_anew(setup.view.number(), setup.view.hash());
-    assert!(setup.view.is_abandoned());
-    assert_eq!(setup.ask(&method, &params).await.unwrap(), expected, "nothing newer is shown");
-    let asked = setup.proxy.waves();
-    assert_eq!(setup.ask(&method, &params).await.unwrap(), expected);
-    assert_eq!(setup.proxy.waves(), asked, "what was fetched is cached");
-}
-
-#[test]
-fn an_image_on_the_disk_is_what_was_written_or_nothing() {
-    let view = RemoteState::begin(RemoteSettings::of_bytes(1 << 20), 1, Default::default());
-    let slot = |slot| Fetched::Slot { address: Address::ZERO, slot: U256::from(slot), value: U256::from(slot + 1) };
-    view.insert((0..9).map(slot));
-    let dir = tempfile::tempdir().unwrap();
-    let data = DataDir::open(dir.path(), false).unwrap();
-    assert_eq!(read_image(&data, UPSTREAM_FILE, 1 << 20).unwrap(), None);
-    let image = view.export();
-    StoredImage::new(&image).write(&data, UPSTREAM_FILE).unwrap();
-    assert_eq!(read_image(&data, UPSTREAM_FILE, 1 << 20).unwrap(), Some(image));
-    assert!(read_image(&data, UPSTREAM_FILE, 10).unwrap_err().to_string().contains("longer than 10 bytes"));
-    let file = std::fs::read_dir(dir.path()).unwrap().next().unwrap().unwrap().path();
-    let mut bytes = std::fs::read(&file).unwrap();
-    *bytes.last_mut().unwrap() ^= 1;
-    std::fs::write(&file, &bytes).unwrap();
-    assert!(read_image(&data, UPSTREAM_FILE, 1 << 20).unwrap_err().to_string().contains("the checksum does not match"));
-}
-
-/// Returns the resident memory of this process in bytes.
-fn resident() -> usize {
-    let status = std::fs::read_to_string("/proc/self/statm").unwrap();
-    status.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
-}
-
-#[test]
-fn a_hundred_thousand_slots_are_less_than_64_mib() {
-    // The test runs in a process of its own, so that other tests do not change its memory.
-    const ALONE: &str = "PRESIM_TEST_ALONE";
-    if std::env::var_os(ALONE).is_none() {
-        let test = "remote_state::a_hundred_thousand_slots_are_less_than_64_mib";
-        let mut alone = std::process::Command::new(std::env::current_exe().unwrap());
-        let output = alone.args([test, "--exact", "--nocapture"]).env(ALONE, "1").output().unwrap();
-        let (text, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        assert!(output.status.success() && text.contains("1 passed"), "{text}{said}");
-        return say(said.trim());
-    }
-    let before = resident();
-    let view = RemoteState::begin(RemoteSettings::of_bytes(64 << 20), 1, Default::default());
-    for account in 0..10_000_u64 {
-        let address = Address::left_padding_from(&(account + 1).to_be_bytes());
-        let fields = Fetched::Account { address, balance: U256::from(account), nonce: 1, code: Default::default() };
-        let slots = (0..10).map(|slot| Fetched::Slot { address, slot: U256::from(slot), value: U256::from(account) });
-        view.insert(slots.chain([fields]));
-    }
-    let (stats, grown) = (view.state().stats(), resident().saturating_sub(before));
-    say(&format!("110,000 entries: {} KiB resident, {} KiB counted", grown >> 10, stats.bytes >> 10));
-    assert_eq!((stats.entries, stats.evicted), (110_000, 0));
-    assert!(grown < 64 << 20, "{grown} bytes");
-    assert!(grown < stats.bytes * 2, "{grown} bytes, and {} are counted", stats.bytes);
 }

@@ -281,7 +281,7 @@ async fn what_changed_in_blocks_whose_states_are_gone_is_in_the_state() {
     // Stores 7 under 7 and deploys the code.
     let init = hex!("6007600755 600f 6011 6000 39 600f 6000 f3");
     let init = Bytes::from([&init[..], &RUNTIME].concat());
-    let proxy = presim::testing::chain::DEPLOYMENT_PROXY;
+    let proxy = crate::live::built::DEPLOYMENT_PROXY;
     let again = proxy.create2_from_code(B256::ZERO, &init);
     let deploy = Bytes::from([B256::ZERO.as_slice(), &init].concat());
     let store = |key: u64, value: u64| -> Bytes {

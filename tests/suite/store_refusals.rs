@@ -8,11 +8,7 @@ use std::{
 };
 
 use alloy_primitives::{Address, B256};
-use presim::testing::{
-    source::devnet::world::{dev_genesis, dev_signers},
-    state::{RemoteSettings, RemoteState},
-    store::{DataDir, StoredImage, UPSTREAM_FILE, read_image},
-};
+use presim::testing::source::devnet::world::{dev_genesis, dev_signers};
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -389,16 +385,6 @@ async fn no_link_in_the_directory_is_followed() {
         assert!(error.contains("presim.redb is a link"), "{error}");
     }
     assert_eq!(fs::read_dir(others.path()).unwrap().count(), 1);
-    // So is one in the place of the cached state of an upstream, which is then written beside it.
-    let data = DataDir::open(dir.path(), false).unwrap();
-    for name in ["upstream-state.bin", "upstream-state.bin.new"] {
-        std::os::unix::fs::symlink(&target, dir.path().join(name)).unwrap();
-    }
-    assert!(read_image(&data, UPSTREAM_FILE, 1 << 20).is_err_and(|error| error.to_string().contains("is a link")));
-    let image = RemoteState::begin(RemoteSettings::of_bytes(1 << 20), 1, B256::ZERO).export();
-    StoredImage::new(&image).write(&data, UPSTREAM_FILE).unwrap();
-    assert_eq!(read_image(&data, UPSTREAM_FILE, 1 << 20).unwrap(), Some(image));
-    assert_eq!(fs::read(&target).unwrap(), b"precious");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -8,6 +8,8 @@ mod base;
 mod ethereum;
 mod network;
 mod op_stack;
+#[cfg(test)]
+mod tests;
 mod unknown;
 
 use std::time::Duration;

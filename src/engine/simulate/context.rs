@@ -78,11 +78,6 @@ impl BlockContext {
         })
     }
 
-    /// Returns the gas that the block has left.
-    pub fn gas_left(&self) -> u64 {
-        self.gas_left.most()
-    }
-
     /// Returns the difference from this context to a later one.
     pub fn change_to(&self, later: &Self) -> ContextChange {
         let (one, other) = (&self.header, &later.header);

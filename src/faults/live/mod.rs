@@ -6,6 +6,7 @@ pub mod node;
 mod replicas;
 mod run;
 mod script;
+mod tests;
 pub mod truth;
 mod watch;
 

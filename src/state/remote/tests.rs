@@ -403,3 +403,35 @@ fn a_held_value_is_known_whatever_the_cache_keeps() {
     drop(twice);
     assert_eq!(slot_at(&view, 0), None);
 }
+
+/// Returns the resident memory of this process in bytes.
+fn resident() -> usize {
+    let status = std::fs::read_to_string("/proc/self/statm").unwrap();
+    status.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
+}
+
+#[test]
+fn a_hundred_thousand_slots_are_less_than_64_mib() {
+    // The test runs in a process of its own, so that other tests do not change its memory.
+    const ALONE: &str = "PRESIM_TEST_ALONE";
+    if std::env::var_os(ALONE).is_none() {
+        let test = "state::remote::tests::a_hundred_thousand_slots_are_less_than_64_mib";
+        let mut alone = std::process::Command::new(std::env::current_exe().unwrap());
+        let output = alone.args([test, "--exact", "--nocapture"]).env(ALONE, "1").output().unwrap();
+        let (text, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success() && text.contains("1 passed"), "{text}{said}");
+        return;
+    }
+    let before = resident();
+    let view = RemoteState::begin(RemoteSettings::of_bytes(64 << 20), 1, B256::ZERO);
+    for account in 0..10_000_u64 {
+        let address = Address::left_padding_from(&(account + 1).to_be_bytes());
+        let fields = Fetched::Account { address, balance: U256::from(account), nonce: 1, code: Default::default() };
+        let slots = (0..10).map(|slot| Fetched::Slot { address, slot: U256::from(slot), value: U256::from(account) });
+        view.insert(slots.chain([fields]));
+    }
+    let (stats, grown) = (view.state().stats(), resident().saturating_sub(before));
+    assert_eq!((stats.entries, stats.evicted), (110_000, 0));
+    assert!(grown < 64 << 20, "{grown} bytes");
+    assert!(grown < stats.bytes * 2, "{grown} bytes, and {} are counted", stats.bytes);
+}

@@ -15,6 +15,6 @@ pub use self::{
     asked::{Asked, AskedBatch, AskedCall, AskedMessage, AskedTransaction, AskedTypedData, RequestedAction, Requester},
     digest::DigestPrefix,
     protocol::WaitingList,
-    socket::{ApprovalSocket, SOCKET, socket_path},
+    socket::{ApprovalSocket, socket_path},
     words::{CallWords, ReadCall, WordReader, ether, units},
 };

@@ -342,3 +342,6 @@ fn function_of(data: &Bytes) -> String {
         (None, None) => "no function".to_owned(),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,7 +1,6 @@
 //! X Layer's gasless transactions on a live chain.
 
 use alloy_primitives::{Bytes, U256};
-use presim::testing::chain::{BASE_FEE_VAULT, L1_FEE_VAULT};
 use serde_json::json;
 
 use super::{
@@ -13,7 +12,7 @@ use super::{
 };
 use crate::{
     gasless::contract,
-    op_chain::SEQUENCER_FEE_VAULT,
+    op_chain::{BASE_FEE_VAULT, L1_FEE_VAULT, SEQUENCER_FEE_VAULT},
     support::{TestNode, hex},
     upstream::SmallUpstream,
 };

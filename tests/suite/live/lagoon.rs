@@ -2,10 +2,7 @@
 
 use alloy_eips::Encodable2718;
 use alloy_primitives::{Address, Bytes, address, hex, keccak256};
-use presim::testing::{
-    chain::{BASE_FEE_VAULT, ChainTx, OPERATOR_FEE_VAULT},
-    ledger::FeedProblem,
-};
+use presim::testing::{chain::ChainTx, ledger::FeedProblem};
 use serde_json::{Value, json};
 
 use super::{
@@ -17,7 +14,7 @@ use super::{
     with_usual,
 };
 use crate::{
-    op_chain::{SEQUENCER_FEE_VAULT, post_exec},
+    op_chain::{BASE_FEE_VAULT, OPERATOR_FEE_VAULT, SEQUENCER_FEE_VAULT, post_exec},
     support::{BOUND, Socket, TestNode, hex, items},
     upstream::SmallUpstream,
     watch::{Held, newest, stand},
@@ -69,7 +66,7 @@ async fn a_canonical_block_with_refunds_is_executed_and_stays_cached() {
     let told = node.result("/standard", "eth_getBlockByNumber", json!(["latest", false])).await;
     assert_eq!(told["gasUsed"], hex(block.header().gas_used));
     // The type is not forwarded, either.
-    let raw = Bytes::from(post_exec(9, &[(1, 1)]).encoded_2718());
+    let raw = Bytes::from(post_exec::<ChainTx>(9, &[(1, 1)]).encoded_2718());
     for method in ["eth_sendRawTransaction", "eth_sendRawTransactionSync"] {
         let error = refused(&node, method, json!([raw]), -32000, BOUND).await;
         assert_eq!(error, "transaction type not supported: 0x7d");
@@ -81,8 +78,8 @@ async fn a_canonical_block_with_refunds_is_executed_and_stays_cached() {
 async fn an_invalid_block_and_a_payload_of_another_version_are_taken_as_the_upstream_has_them() {
     for (payload, is_invalid) in [
         // A block of another number, and a refund of more than the gas.
-        (post_exec(7, &[(1, 5_000)]).encoded_2718(), true),
-        (post_exec(1, &[(1, 21_001)]).encoded_2718(), true),
+        (post_exec::<ChainTx>(7, &[(1, 5_000)]).encoded_2718(), true),
+        (post_exec::<ChainTx>(1, &[(1, 21_001)]).encoded_2718(), true),
         // Version 2, and version 1 with a fourth field.
         (hex!("7dc80201c5c401821388").to_vec(), false),
         (hex!("7dc90101c5c401821388c0").to_vec(), false),

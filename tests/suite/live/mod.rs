@@ -16,7 +16,6 @@ mod native;
 mod past;
 pub mod receipts;
 mod reorgs;
-mod restarts;
 mod rise;
 mod rules;
 mod startup;

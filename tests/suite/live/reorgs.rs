@@ -139,6 +139,25 @@ async fn a_branch_that_begins_before_all_that_is_known_is_begun_anew() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_request_whose_block_the_upstream_has_dropped_goes_on_with_the_one_that_replaced_it() {
+    let genesis = Built::ethereum();
+    let dead = branch(&genesis, 1, 0, 10, 1).remove(0);
+    let other = branch(&genesis, 2, 0, 1_000, 2);
+    let upstream = serve(&[&genesis, &dead]).await;
+    let node = start(&upstream.url(), &genesis.config, &[]).await;
+    upstream.refuse("eth_getStorageAt", Some((-32000, "header not found")));
+    let replace = async {
+        upstream.is_asked("eth_getStorageAt", 1).await;
+        upstream.reorganise(other.iter().map(|built| built.block.clone()).collect());
+        upstream.refuse("eth_getStorageAt", None);
+        head(&node, other[1].hash()).await;
+    };
+    let (slot, ()) = tokio::join!(node.result("/", "eth_getStorageAt", json!([STORE, "0x0", "latest"])), replace);
+    let slot: U256 = serde_json::from_value(slot).unwrap();
+    assert!(slot >= U256::from(1_000), "{slot}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn many_blocks_at_once_are_jumped_over() {
     let genesis = Built::ethereum();
     let blocks = branch(&genesis, 100, 0, 3, 1);

@@ -1,4 +1,4 @@
-//! The tests for Amsterdam (EIP-7773): the specification's own, and random programs.
+//! The random programs of Amsterdam's tests (EIP-7773) over HTTP.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,8 @@ use futures::{StreamExt, stream};
 use serde_json::{Value, json};
 
 use super::{
-    AMSTERDAM, Reason, assert_none_failed, chains, files,
+    cases::{AMSTERDAM, Expected, StateTest, files},
     http::{payload, request_genesis},
-    run_all,
-    state::{self, Expected, StateTest},
 };
 use crate::support::{TestNode, number, say};
 
@@ -18,24 +16,6 @@ use crate::support::{TestNode, number, say};
 const RANDOM: &str = "random/random_";
 /// Requests that wait for their answers at once.
 const AT_ONCE: usize = 4;
-
-#[test]
-fn amsterdams_state_tests_pass() {
-    for folder in ["state_tests/", RANDOM] {
-        if let Some(tally) = run_all(AMSTERDAM, folder, state::run_file) {
-            assert_none_failed(&tally);
-        }
-    }
-}
-
-#[test]
-fn amsterdams_chains_pass() {
-    if let Some(tally) = run_all(AMSTERDAM, "blockchain_tests/", chains::run_file) {
-        assert_none_failed(&tally);
-        // The transaction of one test runs out of gas before it transfers the value that the test wants to corrupt.
-        assert_eq!(tally.skipped, BTreeMap::from([(Reason::NothingCorrupted, 1)]));
-    }
-}
 
 /// Returns the difference of an answer from what is expected.
 fn difference(expected: &Expected, answer: &Value) -> Option<String> {

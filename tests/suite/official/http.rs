@@ -1,14 +1,14 @@
 //! A sample of the state tests over HTTP: the whole state of a test and its transaction in one `eth_simulateV1`.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use alloy_primitives::{Bytes, Log, U64, U128, U256, keccak256};
-use presim::testing::engine::{Call, CallFees};
-use serde_json::{Map, Value, json};
+use presim::testing::chain::ChainSpec;
+use serde_json::{Value, json};
 
 use super::{
-    ARCHIVE, files, network,
-    state::{Expected, StateTest, TestConfig, is_precompile},
+    cases::{ARCHIVE, Expected, StateTest, TestConfig, files, is_precompile},
+    network,
 };
 use crate::support::{TestNode, say};
 
@@ -25,34 +25,6 @@ struct Sample {
     logs: alloy_primitives::B256,
 }
 
-fn call(call: &Call) -> Value {
-    let quantity = |number: u128| json!(U128::from(number));
-    let mut fields = Map::new();
-    let mut put = |name: &str, value: Option<Value>| {
-        if let Some(value) = value {
-            fields.insert(name.to_owned(), value);
-        }
-    };
-    put("from", Some(json!(call.from)));
-    put("to", call.to.to().map(|to| json!(to)));
-    put("gas", call.gas.map(|gas| json!(U64::from(gas))));
-    put("nonce", call.nonce.map(|nonce| json!(U64::from(nonce))));
-    put("value", Some(json!(call.value)));
-    put("input", Some(json!(call.data)));
-    match call.fees {
-        CallFees::GasPrice(price) => put("gasPrice", Some(quantity(price))),
-        CallFees::Market { max_fee, max_priority } => {
-            put("maxFeePerGas", max_fee.map(quantity));
-            put("maxPriorityFeePerGas", max_priority.map(quantity));
-        }
-    }
-    put("accessList", call.access_list.as_ref().map(|list| json!(list)));
-    put("blobVersionedHashes", call.blob_hashes.as_ref().map(|hashes| json!(hashes)));
-    put("maxFeePerBlobGas", call.max_fee_per_blob_gas.map(quantity));
-    put("authorizationList", call.authorization_list.as_ref().map(|list| json!(list)));
-    Value::Object(fields)
-}
-
 /// Returns a genesis in geth's format without accounts, of a network that the tests name.
 pub(super) fn request_genesis(network: &str, config: Option<&TestConfig>) -> Option<Value> {
     let config = network::genesis_config(network, config)?;
@@ -64,7 +36,8 @@ pub(super) fn request_genesis(network: &str, config: Option<&TestConfig>) -> Opt
 pub(super) fn payload(test: &StateTest, network: &str, expected: &Expected) -> Option<Value> {
     let env = &test.env;
     let blob_base_fee = env.current_excess_blob_gas.and_then(|excess| {
-        let spec = network::spec(network, test.config.as_ref())?;
+        let config = serde_json::from_value(network::genesis_config(network, test.config.as_ref())?).ok()?;
+        let spec = ChainSpec::new(config, Duration::from_secs(12)).ok()?;
         Some(json!(U128::from(spec.blob_params(env.current_timestamp.to())?.calc_blob_fee(excess.to()))))
     });
     let mut block = json!({
@@ -100,7 +73,7 @@ pub(super) fn payload(test: &StateTest, network: &str, expected: &Expected) -> O
         "blockStateCalls": [{
             "blockOverrides": block,
             "stateOverrides": overrides,
-            "calls": [call(&test.transaction.call(&expected.indexes)?)],
+            "calls": [test.transaction.call(&expected.indexes)?],
         }],
         "validation": true,
     }))
@@ -130,8 +103,8 @@ fn sample(path: &str, test: &StateTest) -> Option<Sample> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sample_of_state_tests_passes_over_http() {
-    let Some(files) = files(ARCHIVE, "eest/state_tests/") else { return };
-    let files = files.into_iter().chain(super::files(ARCHIVE, "tests/GeneralStateTests/").unwrap_or_default());
+    let Some(eest) = files(ARCHIVE, "eest/state_tests/") else { return };
+    let files = eest.into_iter().chain(files(ARCHIVE, "tests/GeneralStateTests/").unwrap_or_default());
     let chosen = files.filter(|(path, _)| usize::from(keccak256(path)[0]) % ONE_IN == 0 && !path.contains("lockchain"));
     let samples: Vec<Sample> = chosen
         .filter_map(|(path, content)| {

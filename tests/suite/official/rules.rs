@@ -1,17 +1,10 @@
 //! The rules that the tests have brought, each by itself, as a client sees it.
 
-use std::sync::Arc;
-
-use alloy_primitives::{Address, B256, U256};
-use presim::testing::{
-    chain::{BlockHashes, ChainSpec, genesis_block},
-    ledger::Snapshot,
-    source::chain_file::import_bytes,
-    state::{CodeCache, LocalWorld},
-};
+use alloy_primitives::{Address, B256};
 use serde_json::json;
 
-use crate::support::{TestNode, number};
+use super::precompiled::{CALL_GAS, at, failing};
+use crate::support::{TestNode, items, number};
 
 const SENDER: Address = Address::repeat_byte(0xc0);
 
@@ -86,36 +79,25 @@ fn a_genesis_in_constantinople_is_refused_by_the_eip_that_is_missing() {
     assert!(error.contains("config.petersburgBlock: 10") && error.contains("EIP-1283"), "{error}");
 }
 
-/// EIP-779: the balances move before the block's transactions, and its first ten blocks carry the fork's name.
-#[test]
-fn the_first_block_of_the_dao_fork_carries_its_name() {
-    let genesis: alloy_genesis::Genesis = serde_json::from_value(json!({
-        "config": {"chainId": 1, "homesteadBlock": 0, "daoForkBlock": 1, "daoForkSupport": true},
-        "alloc": {"0xd4fe7bc31cedb7bfb8a345f31e668033056b2728": {"balance": "0x7"}},
-        "gasLimit": "0x1000000", "difficulty": "0x20000",
-    }))
-    .unwrap();
-    let spec = ChainSpec::new(genesis.config.clone(), std::time::Duration::from_secs(12)).unwrap();
-    let world = LocalWorld::of_genesis(&genesis, &CodeCache::new(1 << 20));
-    let block = genesis_block(&genesis, &spec, world.state_root());
-    let mut hashes = BlockHashes::default();
-    hashes.push(0, block.hash());
-    let base = Snapshot::at_head(world, Arc::new(block), hashes);
-    let block = |extra: &'static [u8]| {
-        let header = alloy_consensus::Header {
-            parent_hash: base.head_hash(),
-            number: 1,
-            timestamp: 10,
-            gas_limit: 0x1000000,
-            difficulty: U256::from(0x20000),
-            extra_data: extra.into(),
-            ..Default::default()
-        };
-        let body = alloy_consensus::BlockBody::<presim::testing::chain::ChainTx>::default();
-        alloy_rlp::encode(alloy_consensus::Block { header, body })
-    };
-    let error = |extra| import_bytes(&spec, base.copy(), &block(extra), |_, _| {}).err().unwrap().to_string();
-    assert!(error(b"").contains("block 1: extraData: expected 0x64616f2d686172642d666f726b"), "{}", error(b""));
-    // With its name it fails by its state root alone, which this test leaves out.
-    assert!(error(b"dao-hard-fork").contains("block 1: stateRoot"), "{}", error(b"dao-hard-fork"));
+#[tokio::test(flavor = "multi_thread")]
+async fn precompiles_that_are_too_long_for_a_short_run_are_answered_by_a_longer_one() {
+    let node = TestNode::quiet();
+    let calls: Vec<_> = failing()
+        .iter()
+        .map(|(precompile, data)| json!({"to": at(*precompile), "input": data, "gas": format!("{CALL_GAS:#x}")}))
+        .collect();
+    for blocks in
+        [json!([{"calls": calls}]), json!(calls.iter().map(|call| json!({"calls": [call]})).collect::<Vec<_>>())]
+    {
+        let blocks = node.result("/standard", "eth_simulateV1", json!([{"blockStateCalls": blocks}, "latest"])).await;
+        let results: Vec<_> = items(&blocks).iter().flat_map(|block| items(&block["calls"]).to_vec()).collect();
+        assert_eq!(results.len(), 3);
+        for result in results {
+            assert_eq!((&result["status"], number(&result["gasUsed"])), (&json!("0x0"), CALL_GAS), "{result}");
+        }
+    }
+    for (call, (_, data)) in calls.iter().zip(failing()) {
+        let error = node.error("/standard", "eth_call", json!([call, "latest"])).await;
+        assert_eq!(error["code"], -32000, "{error} {data}");
+    }
 }

@@ -20,7 +20,7 @@ use alloy_rpc_types_eth::{Transaction, TransactionInfo};
 use alloy_signer::SignerSync;
 use alloy_signer_local::PrivateKeySigner;
 use presim::testing::{
-    chain::{Attributes, BlockHashes, ChainSpec, ChainTx, DEPLOYMENT_PROXY, DEPLOYMENT_PROXY_CODE, genesis_block},
+    chain::{Attributes, BlockHashes, ChainSpec, ChainTx, genesis_block},
     engine::{open_block_with, seal},
     ledger::Snapshot,
     source::{devnet::world::dev_signers, sub_block::extend},
@@ -31,10 +31,10 @@ use serde_json::{Value, json};
 
 use crate::{
     live::{
-        built::{proof, put, receipt_json},
+        built::{DEPLOYMENT_PROXY, DEPLOYMENT_PROXY_CODE, proof, put, receipt_json},
         receipts::complete_logs,
     },
-    system_calls::contracts,
+    system_contracts::contracts,
     upstream::{State, UpstreamBlock},
 };
 
@@ -223,9 +223,8 @@ fn genesis(spec: &ChainSpec, timestamp: u64, signers: &[PrivateKeySigner]) -> Ge
     for (address, code) in codes {
         alloc.insert(address.to_string(), json!({"balance": ether(1), "code": format!("0x{code}")}));
     }
-    let proxy: (Address, &Bytes) = (DEPLOYMENT_PROXY, &DEPLOYMENT_PROXY_CODE);
-    let system = contracts().into_iter().chain([proxy]);
-    for (address, code) in system {
+    let system = contracts().map(|(address, code)| (address, code.to_string()));
+    for (address, code) in system.into_iter().chain([(DEPLOYMENT_PROXY, DEPLOYMENT_PROXY_CODE.to_owned())]) {
         alloc.insert(address.to_string(), json!({"balance": "0x0", "nonce": "0x1", "code": code}));
     }
     for signer in signers {

@@ -339,7 +339,7 @@ async fn an_executor_that_is_not_there_is_refused_with_what_to_do() {
 async fn without_the_deployment_proxy_the_executor_must_be_named() {
     let mut chain = WalletChain::new();
     let mut genesis: Value = serde_json::from_slice(&std::fs::read(chain.genesis.path()).unwrap()).unwrap();
-    let proxy = format!("{:?}", presim::testing::chain::DEPLOYMENT_PROXY);
+    let proxy = format!("{:?}", crate::live::built::DEPLOYMENT_PROXY);
     assert!(genesis["alloc"].as_object_mut().unwrap().remove(&proxy).is_some());
     genesis["alloc"][format!("{:?}", account(2))]["code"] = json!("0x00");
     chain.genesis = crate::process::file(&genesis.to_string());

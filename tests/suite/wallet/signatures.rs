@@ -1,12 +1,10 @@
 //! The flow of a browser's wallet: accounts, permissions, chains, and signatures of messages.
 
 use alloy_consensus::{SignableTransaction, TxEip1559, TxEnvelope};
-use alloy_dyn_abi::eip712::TypedData;
 use alloy_eips::Encodable2718;
-use alloy_primitives::{Address, B256, Bytes, Signature, U256, address, b256, hex, keccak256};
+use alloy_primitives::{Address, B256, Bytes, Signature, U256, address, hex, keccak256};
 use alloy_signer::SignerSync;
 use alloy_sol_types::{SolStruct, eip712_domain, sol};
-use presim::testing::wallet::TypedMessage;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -146,42 +144,6 @@ async fn a_domain_is_signed_alone_and_without_a_message() {
     alone["primaryType"] = json!("Mail");
     let error = node.error("/standard", "eth_signTypedData_v4", json!([from, alone])).await;
     assert!(error.to_string().contains("params[1].message: missing") && error["code"] == -32602, "{error}");
-}
-
-#[test]
-fn the_example_of_eip_712_has_its_hash() {
-    let person = json!([{"name": "name", "type": "string"}, {"name": "wallet", "type": "address"}]);
-    let data = json!({
-        "types": {
-            "EIP712Domain": [
-                {"name": "name", "type": "string"}, {"name": "version", "type": "string"},
-                {"name": "chainId", "type": "uint256"}, {"name": "verifyingContract", "type": "address"},
-            ],
-            "Person": person,
-            "Mail": [{"name": "from", "type": "Person"}, {"name": "to", "type": "Person"}, {"name": "contents", "type": "string"}],
-        },
-        "primaryType": "Mail",
-        "domain": {"name": "Ether Mail", "version": "1", "chainId": 1, "verifyingContract": CONTRACT},
-        "message": {
-            "from": {"name": "Cow", "wallet": "0xCD2a3d9F938E13CD947Ec05AbC7FE734Df8DD826"},
-            "to": {"name": "Bob", "wallet": "0xbBbBBBBbbBBBbbbBbbBbbbbBBbBbbbbBbBbbBBbB"},
-            "contents": "Hello, Bob!",
-        },
-    });
-    let TypedData { domain, primary_type, message, .. } = serde_json::from_value(data.clone()).unwrap();
-    let types = serde_json::from_value(data["types"].clone()).unwrap();
-    let message = TypedMessage::new(types, domain, primary_type, message).unwrap();
-    // <https://github.com/ethereum/EIPs/blob/master/assets/eip-712/Example.js>
-    assert_eq!(message.hash, b256!("0xbe609aee343fb3c4b28e1df9e632fca64fcfaede20f02e86244efddf30957bd2"));
-    let fields: Vec<_> = message.fields().into_iter().map(|field| (field.name, field.value)).collect();
-    let expected = [
-        ("from.name", "\"Cow\""),
-        ("from.wallet", "0xCD2a3d9F938E13CD947Ec05AbC7FE734Df8DD826"),
-        ("to.name", "\"Bob\""),
-        ("to.wallet", "0xbBbBBBBbbBBBbbbBbbBbbbbBBbBbbbbBbBbbBBbB"),
-        ("contents", "\"Hello, Bob!\""),
-    ];
-    assert_eq!(fields, expected.map(|(name, value)| (name.to_owned(), value.to_owned())));
 }
 
 /// Returns the message with one part replaced.

@@ -14,8 +14,7 @@ use op_alloy::{
 };
 use presim::testing::{
     chain::{
-        Attributes, BlockHashes, ChainReceipt, ChainSpec, ChainTx, DEPLOYMENT_PROXY, DEPLOYMENT_PROXY_CODE, Family,
-        GasRefunds, genesis_block, receipts_root_and_bloom,
+        Attributes, BlockHashes, ChainReceipt, ChainSpec, ChainTx, GasRefunds, genesis_block, receipts_root_and_bloom,
     },
     engine::{open_block, seal},
     ledger::Snapshot,
@@ -42,6 +41,9 @@ pub const TRAILS: u64 = 1_100;
 pub const TOKEN: Address = Address::repeat_byte(0x70);
 /// A contract that hashes until little gas is left, and counts in a slot of its caller.
 pub const BURNER: Address = Address::repeat_byte(0xb0);
+/// The proxy that deploys contracts by CREATE2, and its code.
+pub const DEPLOYMENT_PROXY: Address = address!("4e59b44847b379578588920cA78FbF26c0B4956C");
+pub const DEPLOYMENT_PROXY_CODE: &str = "0x7fffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffe03601600081602082378035828234f58015156039578182fd5b8082525050506014600cf3";
 /// The predeploy that keeps the milliseconds of a block's time.
 pub const BASE_TIME: Address = address!("4200000000000000000000000000000000000030");
 /// The sender of the deposits that the protocol makes.
@@ -212,7 +214,7 @@ impl Built {
         let mut state = State::clone(&self.block.state);
         put(&mut state, &at.snapshot.path[0].changes);
         let mut cumulative = Vec::new();
-        let is_op = self.spec.family() == Family::OpStack;
+        let is_op = self.config.get("optimism").is_some();
         let deposit = is_op.then(|| deposit(parent.number + 1, salt));
         let number = parent.number + 1;
         let post_exec = (!refunds.is_empty()).then(|| post_exec(number, refunds));

@@ -7,14 +7,16 @@ pub mod nats;
 pub mod op_chain;
 pub mod stage;
 pub mod upstream;
+mod resources;
 mod watchdog;
+
+pub use self::resources::{say, shared, skip};
 
 use std::{
     collections::VecDeque,
     ffi::OsString,
     io::Write,
     net::SocketAddr,
-    path::PathBuf,
     process::{Command, Stdio},
     time::{Duration, Instant},
 };
@@ -23,7 +25,7 @@ use alloy_primitives::{Address, B256, U256};
 use alloy_signer_local::PrivateKeySigner;
 use futures::{SinkExt, StreamExt};
 use presim::{Config, Node, testing::source::devnet::world::dev_genesis};
-use reqwest::header::HeaderMap;
+use reqwest::redirect::Policy;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -270,27 +272,9 @@ impl TestNode {
 /// Creates an HTTP client. `reqwest::Client::new` panics in a process that has no provider of cryptography yet.
 pub fn http() -> reqwest::Client {
     watchdog::watch();
-    presim::testing::upstream::http_client(HeaderMap::new()).expect("it needs no certificates")
-}
-
-/// Returns the path of a file beside the project. If it does not exist, prints that the test is skipped and returns `None`.
-pub fn shared(path: &str) -> Option<PathBuf> {
-    let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared").join(path);
-    if file.exists() {
-        return Some(file);
-    }
-    say_skipped(&format!("../shared/{path} is not here"));
-    None
-}
-
-/// Prints that the test is skipped because this machine lacks something.
-///
-/// # Panics
-///
-/// Panics if the variable `CI` is `true`, because what the tests need is installed there.
-pub fn skip(reason: &str) {
-    say_skipped(reason);
-    assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "skipped although CI=true: {reason}");
+    // Fails if the provider was installed before.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    reqwest::Client::builder().redirect(Policy::none()).build().expect("it needs no certificates")
 }
 
 /// Returns whether a program can be run. If not, prints that the test is [skipped](skip), and the Debian package that has the program.
@@ -300,11 +284,6 @@ pub fn has_program(name: &str, package: &str) -> bool {
         skip(&format!("{name} is not installed (Debian: apt-get install {package})"));
     }
     run.is_ok()
-}
-
-fn say_skipped(reason: &str) {
-    // The harness names the thread of a test after it.
-    say(&format!("SKIPPED {}: {reason}", std::thread::current().name().unwrap_or("a test")));
 }
 
 /// Sends the signal of this name to a process that a test has started.
@@ -335,11 +314,6 @@ pub fn token_file(clients: &[(&str, u32)]) -> NamedTempFile {
 /// Returns the token of a client.
 pub fn token(name: &str) -> String {
     format!("{name}-token-of-some-length")
-}
-
-/// Prints a line even if the test passes: the harness captures only the output of the printing macros.
-pub fn say(line: &str) {
-    let _ = writeln!(std::io::stderr(), "{line}");
 }
 
 /// Parses a quantity.

@@ -5,13 +5,15 @@ use std::fmt::Write;
 use alloy_primitives::{Address, B256, Bytes, TxKind, U256, address, hex};
 use op_alloy::consensus::{
     TxDeposit,
-    post_exec::{SDMGasEntry, build_post_exec_tx},
+    post_exec::{SDMGasEntry, TxPostExec, build_post_exec_tx},
 };
-use presim::testing::chain::ChainTx;
 use serde_json::{Value, json};
 
 pub const L1_BLOCK: Address = address!("4200000000000000000000000000000000000015");
 pub const SEQUENCER_FEE_VAULT: Address = address!("4200000000000000000000000000000000000011");
+pub const BASE_FEE_VAULT: Address = address!("4200000000000000000000000000000000000019");
+pub const L1_FEE_VAULT: Address = address!("420000000000000000000000000000000000001A");
+pub const OPERATOR_FEE_VAULT: Address = address!("420000000000000000000000000000000000001b");
 
 /// Returns a genesis `config` with the forks of the OP stack up to `last`, all active from the start.
 pub fn config(chain_id: u64, last: &str) -> Value {
@@ -32,7 +34,7 @@ pub fn config(chain_id: u64, last: &str) -> Value {
 }
 
 /// Returns the post-execution transaction of block `number` with these refunds: the index of a transaction, and gas.
-pub fn post_exec(number: u64, refunds: &[(u64, u64)]) -> ChainTx {
+pub fn post_exec<T: From<TxPostExec>>(number: u64, refunds: &[(u64, u64)]) -> T {
     let entry = |(index, gas_refund): &(u64, u64)| SDMGasEntry { index: *index, gas_refund: *gas_refund };
     build_post_exec_tx(number, refunds.iter().map(entry).collect()).into()
 }
@@ -92,7 +94,7 @@ impl Attributed {
     }
 
     /// Returns the deposit that sets them.
-    pub fn deposit(&self) -> ChainTx {
+    pub fn deposit<T: From<TxDeposit>>(&self) -> T {
         TxDeposit {
             source_hash: B256::with_last_byte(1),
             from: address!("DeaDDEaDDeAdDeAdDEAdDEaddeAddEAdDEAd0001"),

@@ -4,6 +4,8 @@
 mod block;
 mod handler;
 mod stack;
+#[cfg(test)]
+mod tests;
 
 pub(in crate::engine) use block::OpBlock;
 

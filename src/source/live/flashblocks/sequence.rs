@@ -139,6 +139,7 @@ impl FlashblockSequence {
     }
 
     /// Returns the number of pre-confirmed blocks ahead of the canonical head.
+    #[cfg(test)]
     pub fn blocks_ahead(&self) -> usize {
         if self.problem.is_some() { 0 } else { self.ahead.len() }
     }

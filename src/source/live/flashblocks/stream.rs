@@ -98,6 +98,7 @@ pub struct Events {
 
 impl Events {
     /// Creates the reading end of a stream whose events come through `receiver`.
+    #[cfg(test)]
     pub fn from_receiver(receiver: Receiver<Event>) -> Self {
         Self { receiver, waiting: Arc::default(), origin: None, _task: JoinSet::new() }
     }
@@ -243,3 +244,6 @@ impl Reader {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,17 +6,13 @@ mod op_stack;
 mod receipts;
 mod sending;
 
-use std::{path::Path, time::Duration};
+use std::time::Duration;
 
 use alloy_consensus::TxEnvelope;
 use alloy_eips::eip2718::Decodable2718;
 use alloy_primitives::{Address, Bytes, hex};
 use alloy_signer_local::PrivateKeySigner;
-use presim::testing::{
-    chain::ChainTx,
-    command::wallet::{self, WalletTask},
-    source::devnet::world::dev_signers,
-};
+use presim::testing::{chain::ChainTx, source::devnet::world::dev_signers};
 use serde_json::{Value, json};
 use tempfile::{NamedTempFile, TempDir};
 
@@ -24,7 +20,7 @@ use super::{built::Built, head, serve, stage::launch_by, with_usual};
 use crate::{
     disk::Disk,
     power_loss::start_on,
-    process::{file, text},
+    process::{command, file, text},
     support::{BOUND, TestNode, number},
     upstream::{SmallUpstream, UpstreamBlock},
 };
@@ -157,15 +153,12 @@ impl LiveWallet {
         }
     }
 
-    /// Runs `presim wallet` beside the node.
-    async fn operate(&self, task: WalletTask) -> Result<String, wallet::ClientError> {
-        let data: &Path = self.data.path();
-        let data = data.to_owned();
-        let run = tokio::task::spawn_blocking(move || {
-            let mut out = Vec::new();
-            wallet::run(&data, &task, &mut out).map(|()| String::from_utf8(out).unwrap())
-        });
-        run.await.unwrap()
+    /// Runs `presim wallet` beside the node. Returns its output, or its errors.
+    async fn operate(&self, task: &[&str]) -> Result<String, String> {
+        let mut run = command(&[&["wallet"], task, &["--data-dir", text(self.data.path())]].concat(), &[]);
+        let ended = tokio::task::spawn_blocking(move || run.output().expect("the program runs")).await.unwrap();
+        let [out, errors] = [ended.stdout, ended.stderr].map(|text| String::from_utf8(text).unwrap());
+        if ended.status.success() { Ok(out) } else { Err(errors) }
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use alloy_consensus::{Transaction, TxEnvelope, transaction::SignerRecoverable};
 use alloy_primitives::{Address, B256, U256, bytes};
-use presim::testing::{chain::ChainTx, command::wallet::WalletTask};
+use presim::testing::chain::ChainTx;
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
@@ -81,7 +81,7 @@ async fn ask(live: &LiveWallet) -> (JoinHandle<Value>, Value) {
         response.json::<Value>().await.expect("JSON")
     });
     let asked = eventually("it is asked for", async || {
-        let list = live.operate(WalletTask::List { json: true }).await.unwrap();
+        let list = live.operate(&["list", "--json"]).await.unwrap();
         let list: Value = serde_json::from_str(&list).unwrap();
         list["batches"].get(0).cloned()
     });
@@ -90,9 +90,9 @@ async fn ask(live: &LiveWallet) -> (JoinHandle<Value>, Value) {
 
 /// Approves a batch. Returns the client's answer.
 async fn approve(live: &LiveWallet, asking: JoinHandle<Value>, asked: &Value) -> Value {
-    let [id, digest] = ["id", "digest"].map(|name| asked[name].as_str().unwrap().to_owned());
+    let [id, digest] = ["id", "digest"].map(|name| asked[name].as_str().unwrap());
     // Whether it is sent is seen in the client's answer.
-    let _ = live.operate(WalletTask::Approve { id, digest: Some(digest) }).await;
+    let _ = live.operate(&["approve", id, digest]).await;
     asking.await.unwrap()
 }
 
@@ -117,7 +117,7 @@ async fn an_approver_sees_the_fee_for_data_on_l1() {
     let fees: U256 = serde_json::from_value(asked["dataFees"].clone()).unwrap();
     let most: U256 = serde_json::from_value(asked["mostFees"].clone()).unwrap();
     assert!(!fees.is_zero() && fees < most, "{asked}");
-    let shown = live.operate(WalletTask::List { json: false }).await.unwrap();
+    let shown = live.operate(&["list"]).await.unwrap();
     assert!(shown.contains(" for data on L1"), "{shown}");
     let answer = approve(&live, asking, &asked).await;
     let id = answer["result"]["id"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned();

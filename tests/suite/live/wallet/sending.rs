@@ -9,10 +9,7 @@ use std::{
 use alloy_consensus::{Transaction, transaction::SignerRecoverable};
 use alloy_eips::Encodable2718;
 use alloy_primitives::{Address, U256, bytes};
-use presim::testing::{
-    command::wallet::WalletTask,
-    wallet::{SOCKET, ether},
-};
+use presim::testing::wallet::ether;
 use serde_json::json;
 
 use super::{LiveWallet, call, key, mined, reason};
@@ -163,7 +160,7 @@ async fn an_approver_bumps_a_batch_and_cancels_another() {
     let id = live.send(0, false, &[call(STORE, 0, bytes!("01"))]).await;
     let other = live.send(0, false, &[call(STORE, 0, bytes!("02"))]).await;
     let sent = live.sent(2).await;
-    let shown = live.operate(WalletTask::Bump { id: id.clone(), yes: true }).await.unwrap();
+    let shown = live.operate(&["bump", &id, "--yes"]).await.unwrap();
     let bumped = live.sent(3).await.pop().unwrap();
     let fees =
         U256::from(bumped.gas_limit()) * U256::from(bumped.max_fee_per_gas()) * U256::from(125) / U256::from(100);
@@ -172,7 +169,7 @@ async fn an_approver_bumps_a_batch_and_cancels_another() {
     assert!(shown.contains(&format!("bumped {id}")) && shown.contains(&bumped.tx_hash().to_string()), "{shown}");
     assert_eq!((bumped.nonce(), bumped.input(), bumped.to()), (0, sent[0].input(), sent[0].to()));
     assert!(bumped.max_fee_per_gas() > sent[0].max_fee_per_gas() * 110 / 100);
-    live.operate(WalletTask::Cancel { id: other[..10].to_owned(), yes: true }).await.unwrap();
+    live.operate(&["cancel", &other[..10], "--yes"]).await.unwrap();
     let nothing = live.sent(4).await.pop().unwrap();
     assert_eq!(
         (nothing.nonce(), nothing.gas_limit(), nothing.value(), nothing.input().len()),
@@ -189,7 +186,7 @@ async fn an_approver_bumps_a_batch_and_cancels_another() {
     let status = live.settled(&other, 400).await;
     let by = &status["capabilities"]["transactions"]["replaced"][0]["by"];
     assert_eq!(*by, json!(nothing.tx_hash()), "{status}");
-    let error = live.operate(WalletTask::Bump { id: id.clone(), yes: true }).await.unwrap_err().to_string();
+    let error = live.operate(&["bump", &id, "--yes"]).await.unwrap_err();
     assert!(error.contains("no transaction of"), "{error}");
     // And the other way round on another branch.
     let one = before.next(mined(vec![bumped, sent[1].clone()]), 2);
@@ -244,7 +241,7 @@ async fn on_a_terminal_a_replacement_is_signed_after_a_yes_alone() {
 
 /// Sends a request to the approver's socket, and returns the answer.
 async fn say(live: &LiveWallet, request: serde_json::Value) -> serde_json::Value {
-    let path = live.data.path().join(SOCKET);
+    let path = live.data.path().join("wallet.sock");
     let asked = tokio::task::spawn_blocking(move || {
         let mut stream = UnixStream::connect(path).unwrap();
         stream.write_all(format!("{request}\n").as_bytes()).unwrap();

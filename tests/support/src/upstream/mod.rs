@@ -10,6 +10,7 @@ mod balanced;
 mod chain;
 mod cut;
 mod devnet;
+#[allow(dead_code, reason = "the tests of the stream use the rest of it")]
 mod flashblocks;
 mod node;
 
@@ -19,3 +20,4 @@ pub use cut::{Cumulative, cut};
 pub use devnet::{KEEPER, StreamedDevnet};
 pub use flashblocks::{FlashblocksServer, compress};
 pub use node::{Fault, Manner, SmallUpstream};
+

@@ -1,4 +1,4 @@
-//! The wallet's key files: their allowed contents, and the errors for unusable files.
+//! The wallet's settings and key files: their allowed contents, and the errors for unusable ones.
 
 use std::{
     ffi::OsString,
@@ -11,18 +11,11 @@ use std::{
 
 use alloy_signer::k256::elliptic_curve::rand_core::OsRng;
 use alloy_signer_local::PrivateKeySigner;
-use presim::{
-    Config,
-    testing::{
-        config::{ApprovalPolicy, RevertPolicy, UpgradePolicy},
-        rpc::Access,
-        wallet::keys,
-    },
-};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::process::{file, text};
+use super::{ApprovalPolicy, Config, RevertPolicy, UpgradePolicy};
+use crate::{rpc::Access, wallet::keys};
 
 /// The first two keys of the test mnemonic.
 const KEYS: [&str; 2] = [
@@ -99,7 +92,9 @@ fn keystores_have_a_password_in_common_or_one_each() {
 
     let told = refusal(&each, &[other.clone(), one.clone()]);
     assert!(
-        told.starts_with(&named(&each[0])) && told.contains("the password in") && told.contains(text(&other)),
+        told.starts_with(&named(&each[0]))
+            && told.contains("the password in")
+            && told.contains(other.to_str().unwrap()),
         "{told}"
     );
     let told = refusal(&each, &[one.clone(), other, one]);
@@ -230,7 +225,7 @@ fn the_key_of_one_account_in_two_files_is_refused() {
     let folder = Folder::new();
     let files = [folder.file("raw", KEYS[0]), folder.keystore("keystore", KEYS[0], PASSWORD)];
     let told = refusal(&files, &[folder.file("password", PASSWORD)]);
-    for part in [text(&files[0]), text(&files[1]), ADDRESSES[0]] {
+    for part in [files[0].to_str().unwrap(), files[1].to_str().unwrap(), ADDRESSES[0]] {
         assert!(told.contains(part), "{part}: {told}");
     }
 }
@@ -321,11 +316,12 @@ fn the_wallets_settings_have_these_defaults() {
 #[test]
 fn key_files_are_repeated_or_separated_by_commas() {
     let expected = [PathBuf::from("a"), PathBuf::from("b")];
-    let listed = file("wallet-key-file = [\"a\", \"b\"]\n");
+    let folder = Folder::new();
+    let listed = folder.file("presim.toml", "wallet-key-file = [\"a\", \"b\"]\n");
     for flags in [
         &["--wallet-key-file", "a", "--wallet-key-file", "b"][..],
         &["--wallet-key-file", "a,b"],
-        &["--config", text(listed.path())],
+        &["--config", listed.to_str().unwrap()],
     ] {
         assert_eq!(load(flags).unwrap().wallet_key_file, expected, "{flags:?}");
     }

@@ -5,19 +5,17 @@ use std::sync::Arc;
 use alloy_consensus::Header;
 use alloy_genesis::Genesis;
 use alloy_primitives::{Address, B256, Bytes, U256};
-use presim::testing::{
-    chain::{BlockGas, BlockHashes, ChainSpec, genesis_block},
+use rand::{Rng, SeedableRng, rngs::SmallRng};
+use serde_json::{Value, json};
+use support::say;
+
+use super::random_bundles::{ACCOUNTS, FROM, POOL_CODES, SLOTS, address, bundle, pool_code};
+use crate::{
+    chain::{Attributes, BlockBody, BlockGas, BlockHashes, ChainSpec, SealedBlock, genesis_block},
     engine::{BaseFeeRule, BlockContext, ContextChange, Engine, Outputs, SimulationRules},
     ledger::{OpenBlock, Snapshot},
     rpc::{ShapeLimits, SimulationView, dialect::PRESIM, parse_presim_simulation, write_simulation},
     state::{AccountReads, BlockReads, CodeCache, LocalWorld, Overlay, ReadSet, Touched, World},
-};
-use rand::{Rng, SeedableRng, rngs::SmallRng};
-use serde_json::{Value, json};
-
-use crate::{
-    random_bundles::{ACCOUNTS, FROM, POOL_CODES, SLOTS, address, bundle, pool_code},
-    support::say,
 };
 
 const RULES: SimulationRules = SimulationRules {
@@ -33,14 +31,14 @@ const RULES: SimulationRules = SimulationRules {
 const SHAPE: ShapeLimits = ShapeLimits { max_blocks: 256, max_block_calls: 100, max_calls: 100, max_search_runs: 100 };
 
 /// A chain of which any snapshot can be made.
-pub struct Chain {
+struct Chain {
     spec: ChainSpec,
     codes: CodeCache,
-    pub first: Snapshot,
+    first: Snapshot,
 }
 
 impl Chain {
-    pub fn new() -> Self {
+    fn new() -> Self {
         let genesis: Genesis = serde_json::from_value(json!({
             "config": {
                 "chainId": 1, "homesteadBlock": 0, "eip150Block": 0, "eip155Block": 0, "eip158Block": 0,
@@ -76,7 +74,7 @@ impl Chain {
         let mut header = self.spec.next_header(
             &self.first.head.header,
             1,
-            presim::testing::chain::Attributes {
+            Attributes {
                 timestamp: 2,
                 fee_recipient: address(random.random_range(0..2)),
                 prev_randao: B256::with_last_byte(random.random_range(0..2)),
@@ -150,8 +148,8 @@ impl Chain {
             let number = head.number() + random.random_range(0..2);
             let excess_blob_gas = Some(random.random_range(0..2) << 24);
             let header = Header { number, excess_blob_gas, extra_data: "other".into(), ..head.header.inner().clone() };
-            let body = presim::testing::chain::BlockBody::default();
-            head = Arc::new(presim::testing::chain::SealedBlock::new(header, body));
+            let body = BlockBody::default();
+            head = Arc::new(SealedBlock::new(header, body));
             hashes.push(number, head.hash());
             open = None;
         }
@@ -187,7 +185,7 @@ impl Chain {
         (out, overlay.reads())
     }
 
-    pub fn context(&self, snapshot: &Snapshot) -> BlockContext {
+    fn context(&self, snapshot: &Snapshot) -> BlockContext {
         BlockContext::of(&self.spec, snapshot, &RULES).unwrap()
     }
 }
@@ -244,7 +242,7 @@ impl Kind {
 }
 
 /// Returns whether anything that was read of the state is among the `touched` parts.
-pub fn is_touched(reads: &ReadSet, touched: &Touched) -> bool {
+fn is_touched(reads: &ReadSet, touched: &Touched) -> bool {
     let mut accounts = touched.accounts();
     reads.everything
         || accounts.any(|(address, account)| {

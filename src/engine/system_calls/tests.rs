@@ -3,27 +3,22 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use alloy_consensus::Header;
-use alloy_eips::{
-    eip2935::{HISTORY_STORAGE_ADDRESS, HISTORY_STORAGE_CODE},
-    eip4788::{BEACON_ROOTS_ADDRESS, BEACON_ROOTS_CODE},
-    eip7002::{WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS, WITHDRAWAL_REQUEST_PREDEPLOY_CODE},
-    eip7251::{CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS, CONSOLIDATION_REQUEST_PREDEPLOY_CODE},
-    eip7928::compute_block_access_list_hash,
-    eip8282::{
-        BUILDER_DEPOSIT_CONTRACT_ADDRESS, BUILDER_DEPOSIT_CONTRACT_CODE, BUILDER_EXIT_CONTRACT_ADDRESS,
-        BUILDER_EXIT_CONTRACT_CODE,
-    },
-};
+use alloy_eips::eip7928::compute_block_access_list_hash;
 use alloy_genesis::{ChainConfig, Genesis, GenesisAccount};
-use alloy_primitives::{Address, B256, Bytes, U256};
-use presim::testing::{
+use alloy_primitives::{B256, U256};
+use proptest::prelude::*;
+
+use self::system_contracts::contracts;
+use crate::{
     chain::{BlockBody, BlockHashes, ChainSpec, SealedBlock},
     engine::{BaseFeeRule, BlockOverrides, ChainExecutor, Engine, SimBlock, Simulation, SimulationRules},
     ledger::Snapshot,
     meter::Meter,
-    state::{CodeCache, LocalWorld, Overlay},
+    state::{CodeCache, LocalWorld, Overlay, World},
 };
-use proptest::prelude::*;
+
+#[path = "../../../tests/suite/system_contracts.rs"]
+mod system_contracts;
 
 /// The number of parent hashes, and of beacon roots, that their contracts keep.
 const KEPT: u64 = 8_191;
@@ -48,18 +43,6 @@ struct EmptyBlocks {
     /// Slots of each contract: of the queues those that count, of the others those that the first block writes.
     slots: [[U256; 4]; 6],
     count: usize,
-}
-
-/// Returns the contracts that blocks call by themselves, with their codes.
-pub fn contracts() -> [(Address, &'static Bytes); 6] {
-    [
-        (HISTORY_STORAGE_ADDRESS, &HISTORY_STORAGE_CODE),
-        (BEACON_ROOTS_ADDRESS, &BEACON_ROOTS_CODE),
-        (WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS, &WITHDRAWAL_REQUEST_PREDEPLOY_CODE),
-        (CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS, &CONSOLIDATION_REQUEST_PREDEPLOY_CODE),
-        (BUILDER_DEPOSIT_CONTRACT_ADDRESS, &BUILDER_DEPOSIT_CONTRACT_CODE),
-        (BUILDER_EXIT_CONTRACT_ADDRESS, &BUILDER_EXIT_CONTRACT_CODE),
-    ]
 }
 
 /// Returns the rules of Prague, or of Amsterdam, from the start.
@@ -184,7 +167,7 @@ fn a_simulated_empty_block_has_the_state_and_the_requests_of_an_executed_one() {
     let forks = [None, Some(0)].map(spec);
     proptest!(cases, |(blocks in empty_blocks(), at in 0_usize..2)| {
         let spec = &forks[at];
-        let mut world = presim::testing::state::World::from(blocks.world());
+        let mut world = World::from(blocks.world());
         for header in blocks.simulated(spec) {
             let mut overlay = Overlay::new(world, BlockHashes::default());
             let mut executor = ChainExecutor::new(spec, &mut overlay, &header, None, &[]);

@@ -2,6 +2,13 @@
 
 use std::sync::Arc;
 
+use crate::{
+    chain::{Attributes, BlockHashes, BlockTotals, ChainSpec, ChainTx, genesis_block},
+    engine::{execute_block, withdrawals_root},
+    ledger::Snapshot,
+    source::chain_file::import_bytes,
+    state::{CodeCache, LocalWorld},
+};
 use alloy_consensus::{
     Block, BlockBody, Header, Sealable, SignableTransaction, proofs,
     transaction::{Recovered, SignerRecoverable},
@@ -12,13 +19,6 @@ use alloy_hardforks::EthereumHardforks;
 use alloy_primitives::{B256, Signature, U256};
 use alloy_signer::SignerSync;
 use alloy_signer_local::PrivateKeySigner;
-use presim::testing::{
-    chain::{Attributes, BlockHashes, BlockTotals, ChainSpec, ChainTx, genesis_block},
-    engine::{execute_block, withdrawals_root},
-    ledger::Snapshot,
-    source::chain_file::import_bytes,
-    state::{CodeCache, LocalWorld},
-};
 use serde_json::Value;
 
 pub type RlpBlock = Block<ChainTx>;

@@ -2,15 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use alloy_consensus::Header;
-use alloy_eips::{
-    eip2718::Decodable2718,
-    eip2930::AccessList,
-    eip7702::{Authorization, SignedAuthorization},
-};
-use alloy_genesis::{Genesis, GenesisAccount};
-use alloy_primitives::{Address, B256, Bytes, Log, TxKind, U256, keccak256};
-use presim::testing::{
+use crate::{
     chain::{BlockBody, BlockHashes, ChainSpec, ChainTx, SealedBlock},
     engine::{
         AccountOverride, BaseFeeRule, BlockOverrides, Call, CallFees, CallOutcome, CallResult, ChainExecutor, Engine,
@@ -20,133 +12,18 @@ use presim::testing::{
     meter::Meter,
     state::{CodeCache, LocalWorld, Overlay},
 };
-use serde::{Deserialize, Deserializer, de::Error};
-use serde_json::{Map, Value};
+use alloy_consensus::Header;
+use alloy_eips::eip2718::Decodable2718;
+use alloy_genesis::{Genesis, GenesisAccount};
+use alloy_primitives::{Address, B256, Log, TxKind, U256, keccak256};
 
-use super::{ARCHIVE, CaseOutcome, assert_none_failed, network, run_all};
-
-#[derive(Deserialize)]
-pub(super) struct StateTest {
-    pub(super) env: Env,
-    pub(super) pre: BTreeMap<Address, PreAccount>,
-    pub(super) transaction: Template,
-    pub(super) post: BTreeMap<String, Vec<Expected>>,
-    pub(super) config: Option<TestConfig>,
-}
-
-#[derive(Deserialize)]
-pub struct TestConfig {
-    #[serde(default, rename = "chainid")]
-    pub chain_id: Option<U256>,
-    #[serde(default, rename = "blobSchedule")]
-    pub blobs: Option<Map<String, Value>>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct Env {
-    pub(super) current_coinbase: Address,
-    pub(super) current_gas_limit: U256,
-    pub(super) current_number: U256,
-    pub(super) current_timestamp: U256,
-    #[serde(default)]
-    current_difficulty: U256,
-    pub(super) current_base_fee: Option<U256>,
-    pub(super) current_random: Option<B256>,
-    pub(super) current_excess_blob_gas: Option<U256>,
-    pub(super) slot_number: Option<U256>,
-}
-
-/// An account of a test's state.
-#[derive(Deserialize)]
-pub struct PreAccount {
-    pub balance: U256,
-    pub nonce: U256,
-    pub code: Bytes,
-    pub storage: BTreeMap<U256, U256>,
-}
-
-/// A transaction with alternatives for data, gas limit and value.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct Template {
-    sender: Address,
-    to: String,
-    nonce: U256,
-    data: Vec<Bytes>,
-    gas_limit: Vec<Text>,
-    value: Vec<Text>,
-    gas_price: Option<Text>,
-    max_fee_per_gas: Option<Text>,
-    max_priority_fee_per_gas: Option<Text>,
-    max_fee_per_blob_gas: Option<Text>,
-    blob_versioned_hashes: Option<Vec<B256>>,
-    #[serde(default)]
-    access_lists: Vec<Option<AccessList>>,
-    authorization_list: Option<Vec<Delegation>>,
-}
-
-/// A number, which may be longer than its field allows.
-struct Text(Option<U256>);
-
-impl<'de> Deserialize<'de> for Text {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        let digits = text.trim_start_matches("0x:bigint ").trim_start_matches("0x");
-        if !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
-            return Err(D::Error::custom(format!("no number: {text}")));
-        }
-        Ok(Self(U256::from_str_radix(digits, 16).ok()))
-    }
-}
-
-impl Text {
-    fn to<T: TryFrom<U256>>(&self) -> Option<T> {
-        T::try_from(self.0?).ok()
-    }
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Delegation {
-    chain_id: U256,
-    address: Address,
-    nonce: Text,
-    v: Text,
-    r: U256,
-    s: U256,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct Expected {
-    pub(super) hash: B256,
-    pub(super) logs: B256,
-    #[serde(default)]
-    txbytes: Bytes,
-    pub(super) indexes: Indexes,
-    pub(super) expect_exception: Option<String>,
-    pub(super) receipt: Option<ExpectedReceipt>,
-}
-
-/// The receipt of a test's transaction.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct ExpectedReceipt {
-    /// A boolean, or 0 or 1.
-    status: Value,
-    #[serde(alias = "cumulativeGasUsed")]
-    pub(super) gas_used: U256,
-    /// Gas of what the block may use, in both dimensions (EIP-8037).
-    block_execution_gas_used: Option<U256>,
-    block_state_gas_used: Option<U256>,
-}
+use super::{
+    AMSTERDAM, ARCHIVE, CaseOutcome, assert_none_failed,
+    cases::{Env, Expected, ExpectedReceipt, Indexes, PreAccount, StateTest, is_precompile},
+    run_all, spec,
+};
 
 impl ExpectedReceipt {
-    pub(super) fn succeeds(&self) -> bool {
-        self.status == true || self.status == 1
-    }
-
     /// Compares the receipt with the outcome of a call, and with the gas that its block used.
     fn check(&self, call: &CallResult, block_gas: u64) -> Result<(), String> {
         let succeeds = call.outcome == CallOutcome::Success;
@@ -163,47 +40,24 @@ impl ExpectedReceipt {
     }
 }
 
-#[derive(Deserialize)]
-pub(super) struct Indexes {
-    data: usize,
-    gas: usize,
-    value: usize,
-}
-
-impl Template {
-    /// Returns a call with these alternatives; `None` if a number does not fit into its field.
-    pub(super) fn call(&self, indexes: &Indexes) -> Option<Call> {
-        let fees = match &self.gas_price {
-            Some(price) => CallFees::GasPrice(price.to()?),
-            None => CallFees::Market {
-                max_fee: self.max_fee_per_gas.as_ref().map(|fee| fee.to().ok_or(())).transpose().ok()?,
-                max_priority: self.max_priority_fee_per_gas.as_ref().map(|fee| fee.to().ok_or(())).transpose().ok()?,
-            },
-        };
-        let authorizations = self.authorization_list.as_ref().map(|list| {
-            list.iter()
-                .map(|one| {
-                    let inner = Authorization { chain_id: one.chain_id, address: one.address, nonce: one.nonce.to()? };
-                    Some(SignedAuthorization::new_unchecked(inner, one.v.to()?, one.r, one.s))
-                })
-                .collect::<Option<Vec<_>>>()
-                .ok_or(())
-        });
-        Some(Call {
-            from: self.sender,
-            to: if self.to.is_empty() { TxKind::Create } else { TxKind::Call(self.to.parse().ok()?) },
-            gas: Some(self.gas_limit[indexes.gas].to()?),
-            fees,
-            value: self.value[indexes.value].to()?,
-            data: self.data[indexes.data].clone(),
-            nonce: Some(u64::try_from(self.nonce).ok()?),
-            chain_id: None,
-            access_list: self.access_lists.get(indexes.data).cloned().flatten(),
-            blob_hashes: self.blob_versioned_hashes.clone(),
-            max_fee_per_blob_gas: self.max_fee_per_blob_gas.as_ref().map(|fee| fee.to().ok_or(())).transpose().ok()?,
-            authorization_list: authorizations.transpose().ok()?,
-        })
-    }
+/// Returns the transaction of a test with these alternatives; `None` if a number does not fit into its field.
+fn call(test: &StateTest, indexes: &Indexes) -> Option<Call> {
+    let tx = test.transaction.call(indexes)?;
+    let market = CallFees::Market { max_fee: tx.max_fee_per_gas, max_priority: tx.max_priority_fee_per_gas };
+    Some(Call {
+        from: tx.from?,
+        to: tx.to.unwrap_or(TxKind::Create),
+        gas: tx.gas,
+        fees: tx.gas_price.map_or(market, CallFees::GasPrice),
+        value: tx.value?,
+        data: tx.input.input?,
+        nonce: tx.nonce,
+        chain_id: None,
+        access_list: tx.access_list,
+        blob_hashes: tx.blob_versioned_hashes,
+        max_fee_per_blob_gas: tx.max_fee_per_blob_gas,
+        authorization_list: tx.authorization_list,
+    })
 }
 
 /// Returns the state of a test's accounts.
@@ -217,11 +71,6 @@ pub fn world<'a>(pre: impl Iterator<Item = (&'a Address, &'a PreAccount)>) -> Lo
     };
     let alloc = pre.map(|(address, pre)| (*address, account(pre))).collect();
     LocalWorld::of_genesis(&Genesis { alloc, ..Genesis::default() }, &CodeCache::new(1 << 20))
-}
-
-/// Returns whether the address may be that of a precompile.
-pub(super) fn is_precompile(address: &Address) -> bool {
-    address.as_slice()[..18].iter().all(|byte| *byte == 0)
 }
 
 /// Returns the parent of the block of a test. Its state has the accounts at the addresses of precompiles, because an
@@ -302,7 +151,7 @@ fn execute(spec: &ChainSpec, test: &StateTest, expected: &Expected) -> Result<B2
 const UNCHECKED: [&str; 2] = ["SENDER_NOT_EOA", "GAS_LIMIT_EXCEEDS_MAXIMUM"];
 
 fn run_case(spec: &ChainSpec, test: &StateTest, expected: &Expected) -> CaseOutcome {
-    let Some(call) = test.transaction.call(&expected.indexes) else {
+    let Some(call) = call(test, &expected.indexes) else {
         return if expected.expect_exception.is_some() {
             CaseOutcome::Passed
         } else {
@@ -363,16 +212,26 @@ fn run_case(spec: &ChainSpec, test: &StateTest, expected: &Expected) -> CaseOutc
     }
 }
 
-#[test]
-fn state_tests_pass() {
-    for folder in ["eest/state_tests/", "tests/GeneralStateTests/"] {
-        if let Some(tally) = run_all(ARCHIVE, folder, run_file) {
+fn pass(archive: &str, folders: [&str; 2]) {
+    for folder in folders {
+        if let Some(tally) = run_all(archive, folder, run_file) {
             assert_none_failed(&tally);
         }
     }
 }
 
-pub fn run_file(path: &str, content: &[u8], report: &mut dyn FnMut(&str, &str, CaseOutcome)) {
+#[test]
+fn state_tests_pass() {
+    pass(ARCHIVE, ["eest/state_tests/", "tests/GeneralStateTests/"]);
+}
+
+/// EIP-7773.
+#[test]
+fn amsterdams_state_tests_pass() {
+    pass(AMSTERDAM, ["state_tests/", "random/random_"]);
+}
+
+fn run_file(path: &str, content: &[u8], report: &mut dyn FnMut(&str, &str, CaseOutcome)) {
     if path.contains("lockchain") {
         return;
     }
@@ -382,7 +241,7 @@ pub fn run_file(path: &str, content: &[u8], report: &mut dyn FnMut(&str, &str, C
     };
     for (name, test) in &tests {
         for (fork, cases) in &test.post {
-            let Some(spec) = network::spec(fork, test.config.as_ref()) else {
+            let Some(spec) = spec(fork, test.config.as_ref()) else {
                 report(fork, name, CaseOutcome::Failed("an unknown fork".to_owned()));
                 continue;
             };

@@ -1,10 +1,8 @@
 //! The chains that the tests name: a fork from the start, or a change from one fork to another.
 
-use alloy_genesis::ChainConfig;
-use presim::testing::chain::ChainSpec;
 use serde_json::{Map, Value, json};
 
-use super::state::TestConfig;
+use super::cases::TestConfig;
 
 /// The forks in order, with the fields of a genesis `config` that activate each.
 const FORKS: [(&str, &[&str]); 20] = [
@@ -33,12 +31,6 @@ const FORKS: [(&str, &[&str]); 20] = [
 fn position(fork: &str) -> Option<usize> {
     let fork = if fork == "Merge" { "Paris" } else { fork };
     FORKS.iter().position(|(name, _)| *name == fork)
-}
-
-/// Returns the rules of a network; `None` if it has no name of the table.
-pub fn spec(network: &str, config: Option<&TestConfig>) -> Option<ChainSpec> {
-    let config: ChainConfig = serde_json::from_value(genesis_config(network, config)?).ok()?;
-    Some(ChainSpec::new(config, std::time::Duration::from_secs(12)).unwrap())
 }
 
 /// Returns a network's `config` of a genesis; `None` if the network has no name of the table.

@@ -4,30 +4,27 @@ use std::time::Duration;
 
 use alloy_consensus::{Header, SignableTransaction, TxEip1559, TxEnvelope, transaction::Recovered};
 use alloy_evm::{Evm, EvmEnv, FromRecoveredTx};
-use alloy_primitives::{Address, Bytes, TxKind, U256, address};
+use alloy_primitives::{Address, B256, Bytes, TxKind, U256, address};
 use alloy_signer::SignerSync;
+use alloy_signer_local::PrivateKeySigner;
 use op_alloy::consensus::TxDeposit;
-use presim::testing::{
-    chain::{
-        BASE_FEE_VAULT, BlockHashes, ChainSpec, ChainTx, L1_BLOCK, L1_FEE_VAULT, OPERATOR_FEE_VAULT, OpFork, OpTx,
-    },
-    engine::{ChainExecutor, OpStack, RunEvm, RunPrecompiles},
-    source::devnet::world::dev_signers,
-    state::{CodeCache, Overlay, World},
-};
 use revm::{
     DatabaseCommit,
     context::{BlockEnv, CfgEnv, result::ExecutionResult},
     context_interface::block::BlobExcessGasAndPrice,
 };
 use serde_json::json;
+use support::op_chain::{BASE_FEE_VAULT, L1_BLOCK, L1_FEE_VAULT, OPERATOR_FEE_VAULT, SEQUENCER_FEE_VAULT, config};
 
-use crate::op_chain::config;
+use crate::{
+    chain::{BlockHashes, ChainSpec, ChainTx, OpFork, OpTx},
+    engine::{ChainExecutor, OpStack, RunEvm, RunPrecompiles},
+    state::{CodeCache, Overlay, World},
+};
 
 const CHAIN_ID: u64 = 10;
 const SENDER: Address = Address::repeat_byte(0x5e);
 const CONTRACT: Address = Address::repeat_byte(0xc0);
-const FEE_RECIPIENT: Address = address!("4200000000000000000000000000000000000011");
 const BASE_FEE: u64 = 1_000;
 const GAS: u64 = 200_000;
 
@@ -67,7 +64,7 @@ fn run(fork: OpFork, overlay: &mut Overlay, tx: &ChainTx, sender: Address) -> Ex
     let block = BlockEnv {
         number: U256::from(7),
         timestamp: U256::from(1_000),
-        beneficiary: FEE_RECIPIENT,
+        beneficiary: SEQUENCER_FEE_VAULT,
         gas_limit: 60_000_000,
         basefee: BASE_FEE,
         prevrandao: Some(Default::default()),
@@ -92,7 +89,7 @@ fn signed(to: Address, gas_limit: u64, input: Bytes) -> (ChainTx, Address) {
     let (chain_id, to) = (CHAIN_ID, TxKind::Call(to));
     let tx =
         TxEip1559 { chain_id, gas_limit, max_fee_per_gas, max_priority_fee_per_gas, to, input, ..TxEip1559::default() };
-    let signer = dev_signers().expect("accounts").swap_remove(0);
+    let signer = PrivateKeySigner::from_bytes(&B256::repeat_byte(1)).expect("a key");
     let signature = signer.sign_hash_sync(&tx.signature_hash()).expect("a signature");
     (TxEnvelope::from(tx.into_signed(signature)).into(), signer.address())
 }
@@ -152,7 +149,7 @@ fn fees_make_and_burn_no_ether() {
             let mut balance = |address| overlay.balance_and_nonce(address).0;
             let paid = had - balance(sender);
             let [base, l1, operator, tip] =
-                [BASE_FEE_VAULT, L1_FEE_VAULT, OPERATOR_FEE_VAULT, FEE_RECIPIENT].map(&mut balance);
+                [BASE_FEE_VAULT, L1_FEE_VAULT, OPERATOR_FEE_VAULT, SEQUENCER_FEE_VAULT].map(&mut balance);
             assert_eq!(paid, base + l1 + operator + tip, "{fork:?}");
             assert_eq!((base, tip), (U256::from(gas * BASE_FEE), U256::from(gas * 10)), "{fork:?}");
             let operator_fee = match fork {

@@ -1,5 +1,6 @@
 //! Blocks that an import must refuse, each made from a valid one by one edit, and what the rules before it allow.
 
+use crate::chain::{ChainTx, transactions_root};
 use alloy_consensus::{
     BlobTransactionSidecar, Header, SignableTransaction, TxEip4844, TxEip4844Variant, TxEip4844WithSidecar, TxEnvelope,
     TxLegacy, proofs,
@@ -15,7 +16,6 @@ use alloy_eips::{
 };
 use alloy_primitives::{Address, B256, TxKind, U256};
 use alloy_rlp::Encodable;
-use presim::testing::chain::{ChainTx, transactions_root};
 use serde_json::{Value, json};
 
 use super::built::{BuiltChain, RlpBlock, high, sign, signer};
@@ -273,6 +273,23 @@ fn a_high_s_is_valid_until_homestead() {
     assert!(error.starts_with("block 2: transaction 1: signature: "), "{error}");
     let homestead = chain.next(vec![send(2, false), send(3, false)], vec![]);
     chain.push(homestead);
+}
+
+/// EIP-779: the balances move before the block's transactions, and its first ten blocks carry the fork's name.
+#[test]
+fn the_first_block_of_the_dao_fork_carries_its_name() {
+    let mut genesis =
+        genesis(json!({"chainId": 1, "homesteadBlock": 0, "daoForkBlock": 1, "daoForkSupport": true}), 0x100_0000);
+    genesis["alloc"]["0xd4fe7bc31cedb7bfb8a345f31e668033056b2728"] = json!({"balance": "0x7"});
+    let chain = BuiltChain::of(genesis);
+    let block = |extra_data: &'static [u8]| {
+        let mut block = chain.next(vec![], vec![]);
+        block.header.extra_data = extra_data.into();
+        block
+    };
+    let error = chain.refusal(&block(b""));
+    assert!(error.contains("block 1: extraData: expected 0x64616f2d686172642d666f726b"), "{error}");
+    chain.import_with(&block(b"dao-hard-fork")).unwrap();
 }
 
 /// EIP-7002, EIP-7251.

@@ -3,17 +3,15 @@
 use std::time::Duration;
 
 use op_alloy::rpc_types_engine::{OpFlashblockPayload, OpFlashblockPayloadBase};
-use presim::testing::{
-    source::live::flashblocks::{Event, Events, Settings, open},
-    upstream::link::{LinkError, LinkSettings},
-};
+use support::upstream::{FlashblocksServer, compress};
 use tokio::{net::TcpListener, time::timeout};
 use tokio_tungstenite::tungstenite::Message;
 
-use crate::{
-    support::BOUND,
-    upstream::{FlashblocksServer, compress},
-};
+use super::{Event, Events, Settings, open};
+use crate::upstream::link::{LinkError, LinkSettings};
+
+/// A test that waits for longer than this hangs.
+const BOUND: Duration = Duration::from_secs(120);
 
 /// Returns settings with timeouts that a test can wait for.
 fn settings(url: &str) -> Settings {

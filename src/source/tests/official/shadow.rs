@@ -9,9 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use alloy_consensus::{Transaction, Typed2718, transaction::Recovered};
-use alloy_primitives::{Address, U256, address};
-use presim::testing::{
+use crate::{
     chain::{ChainSpec, ChainTx},
     engine::{
         AccountDiff, BaseFeeRule, BlockOverrides, BlockRun, CallOutcome, CallResult, DifferentParts, Engine, Outputs,
@@ -22,10 +20,11 @@ use presim::testing::{
     source::chain_file::import_bytes,
     state::{CodeCache, Overlay},
 };
+use alloy_consensus::{Transaction, Typed2718, transaction::Recovered};
+use alloy_primitives::{Address, U256, address};
 use revm::state::AccountInfo;
 
-use super::{AMSTERDAM, ARCHIVE, CaseOutcome, assert_none_failed, chains::ChainTest, network, run_all};
-use crate::support::say;
+use super::{AMSTERDAM, ARCHIVE, CaseOutcome, assert_none_failed, chains::ChainTest, run_all, say, spec};
 
 /// The account that logs transfers (EIP-7708).
 const SYSTEM: Address = address!("0xfffffffffffffffffffffffffffffffffffffffe");
@@ -199,7 +198,7 @@ fn check(spec: &ChainSpec, under: &str, parent: &Snapshot, head: &Snapshot, coun
 }
 
 fn shadow_chain(test: &ChainTest, under: &str, counts: &Counts) -> CaseOutcome {
-    let Some(spec) = network::spec(&test.network, test.config.as_ref()) else {
+    let Some(spec) = spec(&test.network, test.config.as_ref()) else {
         return CaseOutcome::Failed(format!("an unknown network: {}", test.network));
     };
     let mut head = match test.first() {

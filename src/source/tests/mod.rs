@@ -1,0 +1,4 @@
+//! Blocks of chains and of official tests, executed and imported.
+
+mod official;
+mod op_stack;
