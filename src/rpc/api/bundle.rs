@@ -73,9 +73,7 @@ impl BundleParam {
         };
         Ok(SimBlock { calls, block, ..SimBlock::default() })
     }
-}
 
-impl BundleParam {
     /// Returns the state on which the bundle runs.
     fn state(&self, published: &Chain) -> Result<Selector> {
         let selector = Selector::from(self.state_block_number);

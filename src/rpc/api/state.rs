@@ -17,10 +17,7 @@ use crate::{
             hex::{Data, Fixed, Quantity, SlotKey, Word},
         },
         params::{AddressKey, SelectorParam, parse, require, select},
-        protocol::{
-            dialect::Dialect,
-            error::{Result, RpcError},
-        },
+        protocol::error::{Result, RpcError},
         run::{Backend, Run, remote::UpstreamGateway, request::Request},
     },
     state::{Account, FetchError, RemoteView},
@@ -201,24 +198,6 @@ struct SlotProof {
     proof: Vec<Data>,
 }
 
-impl GetProof {
-    /// Parses the parameters.
-    ///
-    /// # Errors
-    ///
-    /// Returns -32602 with the path of the wrong field, or if there are too many slots.
-    fn parse(params: &str, dialect: &Dialect) -> Result<Self> {
-        let request: Self = parse(params, dialect)?;
-        bound_slots("params[1]", request.slots.len())?;
-        Ok(request)
-    }
-
-    /// Returns the block in whose state the account is proved.
-    fn selector(&self) -> Selector {
-        select(self.block)
-    }
-}
-
 impl Query for GetProof {
     type Answer = AccountProof;
     const EXAMPLE: Example = Example {
@@ -228,7 +207,7 @@ impl Query for GetProof {
 
     fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<AccountProof> {
         bound_slots("params[1]", self.slots.len())?;
-        let snapshot = backend.select(run, self.selector())?;
+        let snapshot = backend.select(run, select(self.block))?;
         let world = snapshot.world.local();
         let world =
             world.ok_or_else(|| RpcError::internal("only the upstream can prove its state: nothing was forwarded"))?;
@@ -259,9 +238,10 @@ impl Query for GetProof {
 ///
 /// Returns an error if the state has changes that are in no block of the upstream's, or the upstream's error.
 pub async fn forward_proof(remote: &UpstreamGateway, request: &Request, out: &mut Vec<u8>) -> Result<()> {
-    let wanted = GetProof::parse(&request.params, request.caller.dialect)?;
+    let wanted: GetProof = parse(&request.params, request.caller.dialect)?;
+    bound_slots("params[1]", wanted.slots.len())?;
     let published = &request.published;
-    let at = match (published.select(wanted.selector()), published.forked_at()) {
+    let at = match (published.select(select(wanted.block)), published.forked_at()) {
         (Ok(snapshot), fork) => {
             // A fork's first state has accounts that were set here, of which its block knows nothing.
             let is_theirs = |view: &&RemoteView| match fork {

@@ -45,7 +45,7 @@ impl Message {
         }
         let runner = &self.front.services.runner;
         let bytes = AnswerBytes { so_far: AtomicUsize::new(0), most: runner.backend.limits.max_response };
-        let batch = runner.batch();
+        let batch = runner.host.executor.batch();
         let entries: Vec<Entry<'_>> = entries.into_iter().map(|entry| self.admit_entry(entry)).collect();
         let answers = entries.into_iter().map(|entry| self.run_entry(entry, &batch, &bytes));
         let answers: Option<Vec<AnswerText>> = join_all(answers).await.into_iter().collect();

@@ -84,8 +84,7 @@ impl RequestRunner {
         filter.insert("toBlock".to_owned(), json!(format!("{last:#x}")));
         let params = json!([filter]).to_string().into();
         let (_, ours) = self.run(Request { params, ..request.clone() }, run).await?;
-        let lists = [&out[start..], ours.get(start..).unwrap_or_default()]
-            .map(|list| objects::from_slice::<Vec<&RawValue>>(list));
+        let lists = [&out[start..], ours.get(start..).unwrap_or_default()].map(objects::from_slice::<Vec<&RawValue>>);
         Ok(request.answer(&lists.into_iter().flatten().flatten().collect::<Vec<_>>()))
     }
 }

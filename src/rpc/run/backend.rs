@@ -68,13 +68,6 @@ pub struct SyncTimeouts {
     pub most: Duration,
 }
 
-impl SyncTimeouts {
-    /// Returns the client's timeout or the usual one, at most `most`.
-    pub fn choose(self, asked: Option<Duration>) -> Duration {
-        asked.unwrap_or(self.usual).min(self.most)
-    }
-}
-
 /// Limits on a request and its response.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestLimits {

@@ -14,7 +14,7 @@ use super::{
 use crate::{
     ledger::{Chain, Snapshots, UnknownBlock},
     rpc::protocol::error::{Result, RpcError},
-    scheduler::{Batch, Executor, FetchMissed, Host, LocalState, Stall, Ticket},
+    scheduler::{Executor, FetchMissed, Host, LocalState, Stall, Ticket},
     store::StoreError,
     upstream::UpstreamState,
 };
@@ -129,11 +129,6 @@ impl RequestRunner {
             Some(deadline) => ticket.until(deadline),
             None => ticket,
         }
-    }
-
-    /// Creates a batch of requests that have just arrived together.
-    pub fn batch(&self) -> Arc<Batch> {
-        self.host.executor.batch()
     }
 
     /// Returns the upstream that answers a method which presim does not have, if one does.

@@ -83,7 +83,8 @@ impl Serve for SendRawSync {
             None => runner.run(request.clone(), add).await?.0,
         };
         let asked = asked.filter(|asked| asked.0 > 0).map(|asked| Duration::from_millis(asked.0));
-        let most = runner.backend.limits.sync.choose(asked);
+        let sync = runner.backend.limits.sync;
+        let most = asked.unwrap_or(sync.usual).min(sync.most);
         drop(request.starting.as_ref().and_then(|starting| starting.release()));
         let included = await_published(&runner.host.snapshots, || {
             // In this order, because a transaction leaves the pool only after the snapshot with it was published.

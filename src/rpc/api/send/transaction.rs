@@ -48,14 +48,6 @@ pub struct SendTransaction {
     transaction: CallObject,
 }
 
-impl SendTransaction {
-    /// Parses the transaction. One without a sender is sent from the account `first`.
-    fn parse(params: &str, dialect: &Dialect, first: Option<&SigningAccount>) -> Result<Call> {
-        let Self { transaction } = parse(params, dialect)?;
-        transaction.or_from(first.map(SigningAccount::address)).into_call("params[0]", dialect)
-    }
-}
-
 impl Serve for SendTransaction {
     type Part = ();
     type Answer = Fixed<32>;
@@ -67,8 +59,10 @@ impl Serve for SendTransaction {
     /// From an account of the wallet, a transaction is sent as a batch of one call. Returns -32000 if the transaction is rejected,
     /// and the wallet's error.
     async fn serve<'a>((): &'a (), runner: &'a Arc<RequestRunner>, request: Request) -> Result<Vec<u8>> {
-        let call = Self::parse(&request.params, request.caller.dialect, runner.backend.wallet.accounts.first()).ok();
-        let from = call.map(|call| call.from).filter(|_| request.caller.dialect.sends_from_wallet);
+        let dialect = request.caller.dialect;
+        let call = parse::<Self>(&request.params, dialect)
+            .and_then(|asked| sent(asked.transaction, "params[0]", &runner.backend, dialect));
+        let from = call.ok().map(|call| call.from).filter(|_| dialect.sends_from_wallet);
         wallet::answer(runner, request, from, admit, wallet::send_approved).await
     }
 }
@@ -86,7 +80,7 @@ impl Method for SendUnsigned {
     const EXAMPLE: Example = SendTransaction::EXAMPLE;
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
-        let call = sent(self.transaction, "params[0]", backend, run)?;
+        let call = sent(self.transaction, "params[0]", backend, run.dialect)?;
         check(backend, &call)?;
         send_from_open(backend, run, None, call).map(|()| Lookup::Found)
     }
@@ -108,7 +102,7 @@ impl Method for FillTransaction {
     };
 
     fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
-        let mut call = sent(self.transaction, "params[0]", backend, run)?;
+        let mut call = sent(self.transaction, "params[0]", backend, run.dialect)?;
         if let CallFees::Market { max_fee: None, max_priority } = call.fees
             && run.dialect.for_tests
             && let Some(base_fee) = run.published.newest.header().base_fee_per_gas
@@ -160,7 +154,7 @@ impl Serve for SignTransaction {
 /// Signs the transaction if its account is open. For an account of a key file returns it with the question to the approver.
 fn admit_signing(backend: &Backend, run: &mut Run<'_>) -> Result<Option<(SignatureRequest, Asked)>> {
     let SignTransaction { transaction } = parse(run.params, run.dialect)?;
-    let mut call = sent(transaction, "params[0]", backend, run)?;
+    let mut call = sent(transaction, "params[0]", backend, run.dialect)?;
     let Some(gas) = call.gas else { return Err(refuse("gas not specified".to_owned())) };
     if matches!(call.fees, CallFees::Market { max_fee: None, .. } | CallFees::Market { max_priority: None, .. }) {
         return Err(refuse("missing gasPrice or maxFeePerGas/maxPriorityFeePerGas".to_owned()));
@@ -202,15 +196,16 @@ fn write_signed(backend: &Backend, run: &mut Run<'_>, request: &SignatureRequest
 }
 
 /// Returns a transaction, which is sent from the node's first account if it has no sender.
-fn sent(transaction: CallObject, path: &str, backend: &Backend, run: &Run<'_>) -> Result<Call> {
+fn sent(transaction: CallObject, path: &str, backend: &Backend, dialect: &Dialect) -> Result<Call> {
     let first = backend.wallet.accounts.first().map(SigningAccount::address);
-    transaction.or_from(first).into_call(path, run.dialect)
+    transaction.or_from(first).into_call(path, dialect)
 }
 
 /// Sends the transaction, or admits it to the wallet if it is from an account of a key file. Returns it with the question to the
 /// approver if the policy requires approval.
 fn admit(backend: &Backend, run: &mut Run<'_>) -> Result<Option<(wallet::Waiting, Asked)>> {
-    let call = SendTransaction::parse(run.params, run.dialect, backend.wallet.accounts.first())?;
+    let SendTransaction { transaction } = parse(run.params, run.dialect)?;
+    let call = sent(transaction, "params[0]", backend, run.dialect)?;
     let account = backend.wallet.accounts.find(call.from);
     if account.is_none() && !backend.impersonated.contains(&call.from) {
         return Err(refuse("unknown account".to_owned()));
@@ -334,7 +329,7 @@ pub fn sign_on(
     path: &str,
     next_nonce: impl FnOnce(&Run<'_>, Address) -> u64,
 ) -> Result<Recovered<TxEnvelope>> {
-    let call = sent(transaction, path, backend, run)?;
+    let call = sent(transaction, path, backend, run.dialect)?;
     check(backend, &call)?;
     let nonce = call.nonce.unwrap_or_else(|| next_nonce(run, call.from));
     let account = backend.wallet.accounts.find(call.from).filter(|account| account.is_open);
