@@ -7,6 +7,7 @@ mod layers;
 mod live;
 mod testing;
 #[cfg(test)]
+#[expect(clippy::disallowed_types, clippy::disallowed_methods, reason = "tests meet neither the meter nor users")]
 mod tests;
 
 pub use choices::{ApprovalPolicy, DialectName, FeedName, IpcSocket, RevertPolicy, StandardReceipts, UpgradePolicy};

@@ -14,9 +14,8 @@ use crate::{
 
 pub mod chain {
     pub use crate::chain::{
-        Attributes, BlockBody, BlockHashes, BlockKeeper, ChainReceipt, ChainSpec, ChainTx, Fork, ForkTime, GasRefunds,
-        InvalidPostExec, L1_BLOCK, OpFork, OpTx, SealedBlock, genesis_block, ordered_roots, receipts_root_and_bloom,
-        set_forks,
+        Attributes, BlockBody, BlockHashes, BlockKeeper, ChainReceipt, ChainSpec, ChainTx, ForkTime, GasRefunds,
+        InvalidPostExec, SealedBlock, genesis_block, ordered_roots, receipts_root_and_bloom, set_forks,
     };
 }
 pub mod command {
@@ -24,34 +23,26 @@ pub mod command {
 }
 pub mod engine {
     pub use crate::engine::{
-        AccountOverride, BaseFeeRule, Beginnings, BlockEnd, Call, CallFees, CallRequest, ChainExecutor, Engine, FamilyEvm, OpStack, Outputs, RunEvm, RunPrecompiles, ShadowedTx, SimBlock, SimCall, Simulation, SimulationError, SimulationRules, StorageOverride, execute_block, open_block, open_block_with, seal, shadow_block,
+        Beginnings, BlockEnd, ChainExecutor, FamilyEvm, OpStack, Outputs, RunEvm, RunPrecompiles, Simulation,
+        execute_block, open_block, open_block_with, seal, shadow_block,
     };
 }
 pub mod ledger {
     pub use crate::ledger::{
-        Block, Chain, FeedLag, FeedProblem, FeedState, Included, OpenBlock, Record, Retention, Selector, Snapshot,
-        SnapshotId, Snapshots, frames, join,
+        Block, Chain, FeedLag, FeedProblem, FeedState, Record, Selector, Snapshot, SnapshotId, Snapshots, frames, join,
     };
 }
 pub mod meter {
-    pub use crate::meter::{Meter, Stopped};
-}
-pub mod pool {
-    pub use crate::pool::{Pool, Settings};
+    pub use crate::meter::Meter;
 }
 pub mod rpc {
-    pub use crate::rpc::{
-        RpcError, ShapeLimits, SimulationView, parse_simulation, write_simulation,
-    };
+    pub use crate::rpc::{RpcError, parse_simulation};
     pub mod dialect {
         pub use crate::rpc::dialect::PRESIM;
     }
-    pub mod table {
-        pub use crate::rpc::table::by_name;
-    }
 }
 pub mod scheduler {
-    pub use crate::scheduler::{ClientShare, Executor, ExecutorConfig, LaneName, RunTarget, Task};
+    pub use crate::scheduler::{ClientShare, LaneName, RunTarget, Task};
 }
 pub mod source {
     pub mod chain_file {
@@ -75,7 +66,8 @@ pub mod source {
 }
 pub mod state {
     pub use crate::state::{
-        Account, AccountChange, Code, CodeCache, Fetched, LocalWorld, Overlay, RemoteSettings, RemoteState, World, listed_changes,
+        Account, AccountChange, Code, CodeCache, LocalWorld, Overlay, RemoteSettings, RemoteState, World,
+        listed_changes,
     };
 }
 pub mod store {

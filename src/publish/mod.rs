@@ -11,7 +11,7 @@ use crate::{
     chain::SealedBlock,
     ledger::{
         Chain, FeedProblem, Record, SnapshotId, Unfit,
-        codec::{CodesByHash, Entry, LeaderTime, StreamChanges},
+        codec::{CodesByHash, Entry},
     },
     store::StoreError,
 };
@@ -67,7 +67,8 @@ impl Change {
 
     /// Returns the message of a stream about it, with all of its codes; `None` if no other node follows it.
     #[cfg(test)]
-    pub fn message(&self, dated: LeaderTime) -> Option<Vec<u8>> {
+    pub fn message(&self, dated: crate::ledger::LeaderTime) -> Option<Vec<u8>> {
+        use crate::ledger::codec::StreamChanges;
         Some(StreamChanges::write(dated, None, [self.entry.as_ref()?], self.codes.bytes(), true))
     }
 }

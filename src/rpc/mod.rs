@@ -20,22 +20,19 @@ mod protocol;
 mod run;
 mod server;
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "no user writes what tests read")]
 mod tests;
 
 #[cfg(test)]
-pub use api::simulate::parse_presim_simulation;
+pub use api::simulate::{SimulationView, parse_presim_simulation, write_simulation};
 pub use api::{
     node::{CLIENT_VERSION, TESTING_VERSION},
-    simulate::{SimulationView, parse_simulation, write_simulation},
+    simulate::parse_simulation,
     subscribe::announce,
     testing::changes::Testing,
     watch::Watches,
 };
-pub use dispatch::{
-    front::Dispatcher,
-    method::Handler,
-    table,
-};
+pub use dispatch::{front::Dispatcher, method::Handler, table};
 pub use limits::memory::IoMemory;
 pub use params::{BLOCK_ALIASES, ShapeLimits};
 pub use protocol::{dialect, error::RpcError};

@@ -7,6 +7,7 @@ pub mod status;
 pub mod sub_block;
 pub mod testing;
 #[cfg(test)]
+#[expect(clippy::disallowed_types, reason = "no meter runs in the tests")]
 mod tests;
 
 use std::{

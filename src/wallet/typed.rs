@@ -245,6 +245,7 @@ fn flatten(name: String, value: &DynSolValue, out: &mut Vec<ShownField>) {
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "no user writes what tests read")]
 mod tests {
     use alloy_primitives::b256;
     use serde_json::json;

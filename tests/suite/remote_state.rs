@@ -180,7 +180,7 @@ impl Setup {
         let own = ["--deadline-ms", &deadline, "--upstream-timeout-ms", "60000", "--upstream-poll-ms", "60000"];
         let many = ["--queue-short", "10000", "--queue-wait-ms", "60000", "--overload-wait", "100000"];
         let front = launch(&proxy.url, None, &[&same[..], &own, &many, more].concat()).await.unwrap();
-        // What the front has asked at its start does not count.
+        // The requests of its start do not count.
         runs.store(true, SeqCst);
         proxy.waves.store(0, SeqCst);
         proxy.requests.store(0, SeqCst);

@@ -136,7 +136,8 @@ async fn a_source_whose_stream_is_no_longer_read_is_started_again() {
     let server = FlashblocksServer::start().await;
     let url = server.url().parse().expect("a URL");
     // No moment is so late, so that the task panics on each connection.
-    let settings = flashblocks::Settings { idle_timeout: Duration::MAX, ..flashblocks::Settings::new(url) };
+    let mut settings = flashblocks::Settings::new(url);
+    settings.link.idle_timeout = Duration::MAX;
     let restarts = restarts(Some(settings), async |truth, node, snapshots, _| {
         server.connected(2).await;
         until(snapshots, "it says so", |published| published.feed().problem() == Some(FeedProblem::Connecting)).await;

@@ -1,4 +1,4 @@
-//! What requests read, in random bundles on random snapshots.
+//! The reads of requests, in random bundles on random snapshots.
 
 mod read_sets;
 

@@ -1,13 +1,15 @@
 //! A node in this process on a port of its own, and a client that speaks real HTTP to it. The modules have the servers that such a node
 //! follows, and the blocks that they serve.
 
+#![expect(clippy::missing_errors_doc, reason = "the errors are those of the node under test")]
+
 pub mod built;
 pub mod figures;
 pub mod nats;
 pub mod op_chain;
+mod resources;
 pub mod stage;
 pub mod upstream;
-mod resources;
 mod watchdog;
 
 pub use self::resources::{say, shared, skip};

@@ -5,6 +5,7 @@ mod block;
 mod handler;
 mod stack;
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "no user writes what tests read")]
 mod tests;
 
 pub(in crate::engine) use block::OpBlock;

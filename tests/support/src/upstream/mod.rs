@@ -20,4 +20,3 @@ pub use cut::{Cumulative, cut};
 pub use devnet::{KEEPER, StreamedDevnet};
 pub use flashblocks::{FlashblocksServer, compress};
 pub use node::{Fault, Manner, SmallUpstream};
-
