@@ -8,7 +8,7 @@ use std::{
 
 use crate::{
     meter::Meter,
-    rpc::{ExecutedBy, Handler, Run, dialect::PRESIM, table},
+    rpc::{Attempt, ExecutedBy, Handler, dialect::PRESIM, table},
     store::Commit,
 };
 
@@ -99,7 +99,7 @@ pub fn answer(
         return Err(table::unknown(method));
     };
     out.clear();
-    let mut run = Run {
+    let mut run = Attempt {
         params,
         published: &node.snapshots().load(),
         dialect: &PRESIM,

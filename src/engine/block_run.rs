@@ -208,7 +208,7 @@ impl BlockRun {
     }
 
     /// Runs the withdrawals and the closing system calls without effect: adds the state that is not known to `missed`.
-    pub fn look_at_end(&self, spec: &ChainSpec, withdrawals: Option<&Withdrawals>, missed: &mut Missed) {
+    pub fn read_at_end(&self, spec: &ChainSpec, withdrawals: Option<&Withdrawals>, missed: &mut Missed) {
         if let Ok(end) = self.end(spec, withdrawals) {
             missed.extend(end.missed.state());
         }

@@ -265,7 +265,7 @@ impl Pair {
             };
             self.naive.ahead.truncate(at + 1);
             self.naive.ahead[at].hash = Some(block.hash());
-            self.chain.completed(block).unwrap()
+            self.chain.as_parent(block).unwrap()
         });
         if complete.is_none() {
             self.naive.ahead.clear();
@@ -351,7 +351,7 @@ impl Pair {
         assert!(!self.apply(Record::GoBack { number: number + 9, feed: LIVE }), "a block that is not here yet");
         assert!(!self.apply(Record::GoBack { number: 3, feed: LIVE }), "a block from before");
         let block = sealed(&mut self.random, number + 9, newest.head_hash());
-        assert!(self.chain.completed(block).is_err(), "nothing is pre-confirmed there");
+        assert!(self.chain.as_parent(block).is_err(), "nothing is pre-confirmed there");
     }
 
     fn step(&mut self) {

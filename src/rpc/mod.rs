@@ -38,7 +38,7 @@ pub use params::{BLOCK_ALIASES, ShapeLimits};
 pub use protocol::{dialect, error::RpcError};
 pub use run::{
     ExecutedBy, MethodScope,
-    backend::{Backend, RequestLimits, Run, SyncTimeouts},
+    backend::{Attempt, Backend, RequestLimits, SyncTimeouts},
     filters::Filters,
     leader::Leader,
     past::PastStates,

@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 
 use super::{
     flow::LaneName,
-    lane::{Lane, LanePermit, Refused},
+    lane::{Lane, LanePermit, Rejected},
     load::Demand,
 };
 use crate::lock::Mutex;
@@ -43,7 +43,7 @@ impl Batch {
     /// # Errors
     ///
     /// Returns the error of [`Lane::admit`] if the batch needs a permit and `lane` rejects it.
-    pub fn enter(&self, lane: &Arc<Lane>, demand: Demand) -> Result<JobPermit, Refused> {
+    pub fn enter(&self, lane: &Arc<Lane>, demand: Demand) -> Result<JobPermit, Rejected> {
         // No code panics while it holds this lock.
         let mut held = self.permits[lane.name as usize].lock();
         if let Some(permit) = held.upgrade() {

@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use super::{
     batch::JobPermit,
     flow::QueuedWork,
-    lane::{Lane, Refused},
+    lane::{Lane, Rejected},
     pulse::RunningJob,
     task::{Task, Ticket},
     worker::Worker,
@@ -44,7 +44,7 @@ pub struct QueuedTask<T: Task> {
     pub cancelled: Arc<AtomicBool>,
     pub lane: Arc<Lane>,
     pub permit: Option<JobPermit>,
-    pub answer: Option<oneshot::Sender<Result<RunOutcome<T::Answer>, Refused>>>,
+    pub answer: Option<oneshot::Sender<Result<RunOutcome<T::Answer>, Rejected>>>,
     /// When the task was queued; `None` once its first run has begun.
     pub arrived: Option<Instant>,
 }
@@ -59,7 +59,7 @@ impl<T: Task> QueuedWork for QueuedTask<T> {
         }
         let began = Instant::now();
         if began >= self.ticket.deadline {
-            self.answer(Err(Refused::Deadline));
+            self.answer(Err(Rejected::Deadline));
             return true;
         }
         let mut meter = Meter::until(self.ticket.deadline, self.cancelled.clone(), pause.cloned());
@@ -88,7 +88,7 @@ impl<T: Task> QueuedWork for QueuedTask<T> {
 }
 
 impl<T: Task> QueuedTask<T> {
-    fn answer(&mut self, ran: Result<RunOutcome<T::Answer>, Refused>) {
+    fn answer(&mut self, ran: Result<RunOutcome<T::Answer>, Rejected>) {
         if let Some(answer) = self.answer.take() {
             let _ = answer.send(ran);
         }
@@ -107,7 +107,7 @@ pub fn run_caught<T: Task>(
     overlay: &mut Overlay,
     meter: Meter,
     panics: &Counter,
-) -> Result<RunOutcome<T::Answer>, Refused> {
+) -> Result<RunOutcome<T::Answer>, Rejected> {
     let run = AssertUnwindSafe(|| {
         let answer = task.run(overlay, meter);
         let missed = overlay.take_missed();
@@ -120,16 +120,16 @@ pub fn run_caught<T: Task>(
     })
 }
 
-fn panicked(panics: &Counter, panic: &(dyn Any + Send)) -> Refused {
+fn panicked(panics: &Counter, panic: &(dyn Any + Send)) -> Rejected {
     if let Some(failure) = panic.downcast_ref::<StoreError>() {
-        return Refused::Store(failure.clone());
+        return Rejected::Store(failure.clone());
     }
     static NEXT: AtomicU64 = AtomicU64::new(1);
     let id = NEXT.fetch_add(1, Relaxed);
     let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
     panics.increment(1);
     tracing::error!(id, panic = text.unwrap_or("no text"), "a job panicked");
-    Refused::Panicked { id }
+    Rejected::Panicked { id }
 }
 
 /// Cancels a job when its request is dropped, which changes nothing if the job has ended.

@@ -43,7 +43,7 @@ pub struct ExecutorConfig {
 
 /// Why a request was not run, or not run to its end.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
+pub enum Rejected {
     /// The lane holds as many waiting requests as it may.
     #[error("too busy: {waiting} {lane} requests are waiting already")]
     QueueFull {
@@ -81,7 +81,7 @@ pub enum Refused {
     Stopping,
 }
 
-impl Refused {
+impl Rejected {
     /// Returns the lane that had no room, the expected wait, and the flag that bounds it; `None` for any other reason.
     pub const fn busy(&self) -> Option<(LaneName, Duration, &'static str)> {
         match *self {
@@ -207,35 +207,35 @@ impl Lane {
     ///
     /// # Errors
     ///
-    /// Returns [`Refused::QueueFull`] if as many requests wait as may, and [`Refused::Overloaded`] if the expected wait
+    /// Returns [`Rejected::QueueFull`] if as many requests wait as may, and [`Rejected::Overloaded`] if the expected wait
     /// is too long for the demand. Either error leaves the lane overloaded.
-    pub fn admit(self: &Arc<Self>, demand: Demand) -> Result<LanePermit, Refused> {
+    pub fn admit(self: &Arc<Self>, demand: Demand) -> Result<LanePermit, Rejected> {
         // The permit is taken before the check, so that two requests at once never both get the last one.
         let permit = LanePermit { lane: self.clone(), took: AtomicU64::new(0) };
         let inside = self.inside.fetch_add(1, Relaxed) + 1;
         let waiting = inside.saturating_sub(self.config.workers);
         let wait = self.wait(waiting);
-        let refused = if waiting > self.most {
-            Refused::QueueFull { lane: self.name, waiting: self.most, wait }
+        let rejected = if waiting > self.most {
+            Rejected::QueueFull { lane: self.name, waiting: self.most, wait }
         } else if waiting > 0 && self.may_be_overloaded() && wait > self.longest_wait(waiting, wait, demand) {
-            Refused::Overloaded { lane: self.name, wait, was_at_ease: demand == Demand::AtEase }
+            Rejected::Overloaded { lane: self.name, wait, was_at_ease: demand == Demand::AtEase }
         } else {
             return Ok(permit);
         };
         self.load.overload(Instant::now());
-        Err(refused)
+        Err(rejected)
     }
 
     /// Counts a rejection, and logs a warning at most once in `WARNING_INTERVAL`.
-    pub fn reject(&self, refused: Refused) -> Refused {
+    pub fn reject(&self, rejected: Rejected) -> Rejected {
         self.rejected.increment(1);
-        let Some((_, wait, flag)) = refused.busy() else { return refused };
+        let Some((_, wait, flag)) = rejected.busy() else { return rejected };
         let (now, last) = (1 + self.began.elapsed().as_secs(), self.last_warning.load(Relaxed));
         let is_due = last == 0 || now >= last + WARNING_INTERVAL.as_secs();
         if is_due && self.last_warning.compare_exchange(last, now, Relaxed, Relaxed).is_ok() {
-            tracing::warn!(lane = %self.name, wait_ms = wait.as_millis(), flag, "requests are rejected: {refused}");
+            tracing::warn!(lane = %self.name, wait_ms = wait.as_millis(), flag, "requests are rejected: {rejected}");
         }
-        refused
+        rejected
     }
 
     /// Returns the longest age of a backlog in the sockets of a thread: `--queue-wait-ms`, or less if the lane was
@@ -258,12 +258,12 @@ impl Lane {
     ///
     /// # Errors
     ///
-    /// Returns [`Refused::Stopping`] if the lane is closed.
-    pub fn begin(&self) -> Result<UnderWay<'_>, Refused> {
+    /// Returns [`Rejected::Stopping`] if the lane is closed.
+    pub fn begin(&self) -> Result<UnderWay<'_>, Rejected> {
         // Counted before the check, so that a lane which is closed and unused stays unused.
         self.under_way.fetch_add(1, SeqCst);
         let under_way = UnderWay(&self.under_way);
-        if self.is_closed.load(SeqCst) { Err(Refused::Stopping) } else { Ok(under_way) }
+        if self.is_closed.load(SeqCst) { Err(Rejected::Stopping) } else { Ok(under_way) }
     }
 
     /// Lets no further request in.

@@ -52,7 +52,7 @@ pub use actor::{Drain, WorkerActor};
 pub use batch::Batch;
 pub use flow::{ClientShare, LaneName};
 pub use host::Host;
-pub use lane::{ExecutorConfig, Refused};
+pub use lane::{ExecutorConfig, Rejected};
 pub use pulse::{Stall, TaskName};
 pub use submit::Executor;
 pub use task::{FetchMissed, LocalState, RunTarget, Task, TaskError, Ticket};

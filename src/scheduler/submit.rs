@@ -19,7 +19,7 @@ use super::{
     constants::{BATCH_ENTRIES, DRAIN_POLL, INLINE_BYTES, INLINE_STRIDES, MEASURE_INTERVAL, PAUSE_BYTES},
     flow::{ClientShare, Job, LaneName, QueueName},
     job::{CancelOnDrop, QueuedTask, RunOutcome, run_caught},
-    lane::{ExecutorConfig, Lane, Refused},
+    lane::{ExecutorConfig, Lane, Rejected},
     load::Demand,
     pool::WorkQueues,
     pulse::{Stall, WorkerPulse},
@@ -128,7 +128,7 @@ impl Executor {
     ///
     /// # Errors
     ///
-    /// Returns [`TaskError::Refused`] if the request was rejected, if its deadline passed before a worker was free, if it
+    /// Returns [`TaskError::Rejected`] if the request was rejected, if its deadline passed before a worker was free, if it
     /// panicked, or if the node is stopping; [`TaskError::Fetch`] if state cannot be fetched; and
     /// [`TaskError::Unexecutable`] if a run has reached what presim cannot execute.
     pub async fn submit<T: Task>(
@@ -177,7 +177,7 @@ impl Executor {
         task: &T,
         ticket: &Ticket,
         demand: Demand,
-    ) -> Result<Option<RunOutcome<T::Answer>>, Refused> {
+    ) -> Result<Option<RunOutcome<T::Answer>>, Rejected> {
         let client = ticket.flow.load(lane.name);
         if demand != Demand::AtEase && client.is_often_too_long() {
             return Ok(None);
@@ -187,7 +187,7 @@ impl Executor {
             // The lane's workers would only take time from the inline threads, and move each answer between threads.
             if demand == Demand::AboveQuota && self.all_cores_are_busy() {
                 let wait = lane.expected_wait();
-                return Err(lane.reject(Refused::Overloaded { lane: lane.name, wait, was_at_ease: false }));
+                return Err(lane.reject(Rejected::Overloaded { lane: lane.name, wait, was_at_ease: false }));
             }
             return Ok(None);
         };
@@ -210,7 +210,7 @@ impl Executor {
         task: &Arc<T>,
         ticket: &Ticket,
         route: &Route<'_>,
-    ) -> Result<RunOutcome<T::Answer>, Refused> {
+    ) -> Result<RunOutcome<T::Answer>, Rejected> {
         let Route { lane, demand, is_long } = route;
         let _entry = ticket.entry().await;
         let client = ticket.flow.load(lane.name);
@@ -219,7 +219,7 @@ impl Executor {
             Some(batch) => batch.enter(lane, *demand),
             None => lane.admit(*demand).map(JobPermit::Own),
         };
-        let permit = permit.map_err(|refused| lane.reject(refused))?;
+        let permit = permit.map_err(|rejected| lane.reject(rejected))?;
         let (answer, answered) = oneshot::channel();
         let cancelled = Arc::new(AtomicBool::new(false));
         let _cancel = CancelOnDrop(cancelled.clone());
@@ -238,7 +238,7 @@ impl Executor {
         let pool = self.pool.clone();
         // Each job spawns one turn. A turn may find that its job has already run in the pause of another.
         self.threads.spawn(move || pool.turn());
-        answered.await.unwrap_or(Err(Refused::Stopping))
+        answered.await.unwrap_or(Err(Rejected::Stopping))
     }
 
     /// Runs a task once on the calling thread. Handing a short task to a worker would cost more.
@@ -247,7 +247,7 @@ impl Executor {
         lane: &Lane,
         task: &T,
         meter: Meter,
-    ) -> Result<RunOutcome<T::Answer>, Refused> {
+    ) -> Result<RunOutcome<T::Answer>, Rejected> {
         // The system may let a thread that never sleeps continue for milliseconds while a worker waits for its core.
         if self.has_waiting() {
             std::thread::yield_now();

@@ -8,7 +8,7 @@ use tokio::sync::SemaphorePermit;
 use super::{
     batch::Batch,
     flow::{ClientShare, LaneName},
-    lane::Refused,
+    lane::Rejected,
     pulse::TaskName,
 };
 use crate::{
@@ -95,7 +95,7 @@ impl FetchMissed for LocalState {
 pub enum TaskError {
     /// The task was not run, or not run to its end.
     #[error(transparent)]
-    Refused(#[from] Refused),
+    Rejected(#[from] Rejected),
     /// The state that a run has missed could not be fetched.
     #[error(transparent)]
     Fetch(#[from] FetchError),

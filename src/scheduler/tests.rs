@@ -18,7 +18,7 @@ use revm::state::AccountInfo;
 use tokio::sync::{Semaphore, oneshot};
 
 use super::{
-    ClientShare, Drain, Executor, ExecutorConfig, FetchMissed, LaneName, LocalState, Refused, RunTarget, Task,
+    ClientShare, Drain, Executor, ExecutorConfig, FetchMissed, LaneName, LocalState, Rejected, RunTarget, Task,
     TaskError, TaskName, Ticket, WorkerActor,
     constants::{PAUSE_BYTES, PAUSE_STRIDES},
     flow::QueueName,
@@ -389,7 +389,7 @@ async fn a_drain_lets_requests_end_whose_state_is_fetched() {
     });
     let is_closed = async || {
         let late = submit(&executor, &ClientShare::new(), LaneName::Short, |_, _| ()).await.expect("no panic");
-        late == Err(TaskError::Refused(Refused::Stopping))
+        late == Err(TaskError::Rejected(Rejected::Stopping))
     };
     while !is_closed().await {}
     assert!(!drained.is_finished(), "a request is under way");

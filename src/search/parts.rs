@@ -17,7 +17,7 @@ use crate::{
     engine::{Engine, SearchedValues, SimulationError, SimulationRules, Variant},
     ledger::Snapshot,
     meter::{Meter, Stopped},
-    scheduler::{Host, LaneName, Refused, RunTarget, Task, TaskError, TaskName, Ticket},
+    scheduler::{Host, LaneName, Rejected, RunTarget, Task, TaskError, TaskName, Ticket},
     state::{CodeCache, Overlay},
 };
 
@@ -60,7 +60,7 @@ impl SearchError {
     const fn is_deadline(&self) -> bool {
         matches!(
             self,
-            Self::Task(TaskError::Refused(Refused::Deadline))
+            Self::Task(TaskError::Rejected(Rejected::Deadline))
                 | Self::Simulation(SimulationError::Stopped(Stopped::Deadline))
         )
     }

@@ -26,7 +26,7 @@ impl Chain {
     /// # Errors
     ///
     /// Returns [`Unfit`] if no such block is pre-confirmed.
-    pub fn completed(&self, block: SealedBlock) -> Result<Snapshot, Unfit> {
+    pub fn as_parent(&self, block: SealedBlock) -> Result<Snapshot, Unfit> {
         let number = block.number();
         let same = self.preconfirmed(number).ok_or(Unfit(number))?;
         let mut world = self.latest.world.clone();

@@ -45,7 +45,7 @@ impl Chain {
                 let after = after.with_verified(verified);
                 if stays { self.confirm(after.stamped(stamp)) } else { self.replace_ahead(after.stamped(stamp)) }
             }
-            Record::Content(block) => self.complete(block),
+            Record::Content(block) => self.put_content(block),
             Record::GoBack { number, feed } if number == self.latest.head.number() => {
                 self.feed = feed;
                 if self.newest.open.is_some() || self.newest.head.number() != number {

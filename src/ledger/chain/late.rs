@@ -63,7 +63,7 @@ impl Chain {
             return BlockLogs::Unknown;
         };
         BlockLogs::of(block).unwrap_or_else(|| match self.late.get(&number) {
-            Some(late) if block.header.logs_bloom != Bloom::ZERO => BlockLogs::Late { since: late.since },
+            Some(late) if block.header.logs_bloom != Bloom::ZERO => BlockLogs::Late { since: late.waiting_since },
             _ => BlockLogs::Unknown,
         })
     }
@@ -78,12 +78,12 @@ impl Chain {
     /// Notes that the content of a canonical block is still to come if its header alone is known.
     pub(super) fn expect_content(&mut self, block: &SealedBlock) {
         if block.is_bare() && block.logs_alone().is_none() {
-            self.late.insert(block.number(), LateBlock { hash: block.hash(), since: Instant::now() });
+            self.late.insert(block.number(), LateBlock { hash: block.hash(), waiting_since: Instant::now() });
         }
     }
 
     /// Puts the content of a canonical block in the place of its header.
-    pub(super) fn complete(&mut self, block: SealedBlock) {
+    pub(super) fn put_content(&mut self, block: SealedBlock) {
         let (number, hash) = (block.number(), block.hash());
         if self.late.get(&number).is_none_or(|late| late.hash != hash) {
             return;

@@ -101,7 +101,7 @@ pub struct LateBlock {
     /// The block's hash.
     pub hash: B256,
     /// The time at which its header was published.
-    pub since: Instant,
+    pub waiting_since: Instant,
 }
 
 /// Older blocks than are retained, which a request has named.

@@ -41,7 +41,7 @@ impl Entry {
         };
         for after in chain.ahead() {
             let changes = codes.all_of(&chain.changes_ahead(after.head.number()));
-            add(complete.replace(Block::complete(after)), SubBlock::whole(after, changes));
+            add(complete.replace(Block::whole(after)), SubBlock::whole(after, changes));
         }
         if let Some(open) = &chain.newest.open {
             let changes = codes.all_of(&chain.changes_ahead(open.header.number));

@@ -121,7 +121,7 @@ impl Preconfirmed {
     fn read(self, on: &Chain, codes: &CodesByHash) -> Result<Record, EntryError> {
         let Self { complete, sub_block, restates } = self;
         let complete = match complete.0 {
-            Some(block) => Some(on.completed(block.read(Some(on))?)?),
+            Some(block) => Some(on.as_parent(block.read(Some(on))?)?),
             None => None,
         };
         let start = match &sub_block.opens.0 {

@@ -325,7 +325,7 @@ impl Block {
     }
 
     /// Returns a complete pre-confirmed block for readers who have all of its transactions.
-    pub fn complete(after: &Snapshot) -> Self {
+    pub fn whole(after: &Snapshot) -> Self {
         let count = after.head.find_body().map_or(0, |body| body.transactions.len());
         Self::of(&after.head, after.verified, count)
     }

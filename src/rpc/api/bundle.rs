@@ -21,7 +21,7 @@ use crate::{
         },
         params::{IndexParam, SelectorParam, ShapeLimits, check_count, transaction},
         protocol::error::{Result, RpcError},
-        run::{Backend, Run},
+        run::{Attempt, Backend},
     },
 };
 
@@ -99,7 +99,7 @@ impl Method for CallBundle {
         answer: r#"{"bundleGasPrice": "1000000000", "bundleHash": "0x73b1e258c7a42fd0230b2fd05529c5d4b6fcb66c227783f8bece8aeacdd1db2e", "coinbaseDiff": "21000000000000", "ethSentToCoinbase": "0", "gasFees": "21000000000000", "results": [], "stateBlockNumber": 1, "totalGasUsed": 21000}"#,
     };
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
         let block = self.bundle.block(&backend.limits.shape)?;
         let selected = backend.select(run, self.bundle.state(run.published)?);
         let snapshot = selected.map_err(|error| match error {

@@ -23,7 +23,7 @@ use crate::{
             dialect::Dialect,
             error::{Result, RpcError},
         },
-        run::{Backend, Run},
+        run::{Attempt, Backend},
     },
 };
 
@@ -55,7 +55,7 @@ impl CallParams {
 /// Runs a call again, and prints the lines that it logs.
 fn print_lines(
     backend: &Backend,
-    run: &mut Run<'_>,
+    run: &mut Attempt<'_>,
     console: &ConsoleOutput,
     selector: Selector,
     request: CallRequest,
@@ -94,7 +94,7 @@ impl Method for EthCall {
         answer: r#""0x0000000000000000000000000000000000000000000000000de0b6b3a7640000""#,
     };
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
         let dialect = run.dialect;
         let block = self.0.block;
         let (request, selector) = (self.0.into_request("eth_call", dialect)?, require(block, dialect)?);
@@ -132,7 +132,7 @@ impl Query for EstimateGas {
         answer: r#""0x5208""#,
     };
 
-    fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer> {
+    fn answer(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Self::Answer> {
         let block = self.0.block;
         let request = self.0.into_request("eth_estimateGas", run.dialect)?;
         let snapshot = backend.select(run, select(block))?;
@@ -147,7 +147,7 @@ impl Query for EstimateGas {
 const TRANSFER_GAS: u64 = 21_000;
 
 /// Returns whether a call does nothing but transfer ether to an account without code.
-fn is_transfer(run: &Run<'_>, snapshot: &Snapshot, request: &CallRequest) -> bool {
+fn is_transfer(run: &Attempt<'_>, snapshot: &Snapshot, request: &CallRequest) -> bool {
     let CallRequest { call: Call { to, data, access_list, authorization_list, blob_hashes, .. }, state, block } =
         request;
     let TxKind::Call(to) = to else { return false };
@@ -163,7 +163,7 @@ fn is_transfer(run: &Run<'_>, snapshot: &Snapshot, request: &CallRequest) -> boo
 /// # Errors
 ///
 /// Returns the error of the call, or -32000 if its sender cannot pay for the gas.
-pub fn needed_gas(backend: &Backend, snapshot: &Snapshot, request: &CallRequest, run: &mut Run<'_>) -> Result<u64> {
+pub fn needed_gas(backend: &Backend, snapshot: &Snapshot, request: &CallRequest, run: &mut Attempt<'_>) -> Result<u64> {
     run.by = backend.by(Some(&request.block));
     let (dialect, rules) = (run.dialect, backend.rules(run.dialect));
     let estimate = backend
@@ -207,7 +207,7 @@ impl Query for CreateAccessList {
         answer: r#"{"accessList": [], "gasUsed": "0x5208"}"#,
     };
 
-    fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer> {
+    fn answer(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Self::Answer> {
         let block = self.0.block;
         let request = self.0.into_request("eth_createAccessList", run.dialect)?;
         let snapshot = backend.select(run, select(block))?;

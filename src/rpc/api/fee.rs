@@ -16,7 +16,7 @@ use crate::{
         },
         params::SelectorParam,
         protocol::error::{Result, RpcError},
-        run::{Backend, Run},
+        run::{Attempt, Backend},
     },
 };
 
@@ -126,7 +126,7 @@ impl Method for GetFeeHistory {
         answer: r#"{"oldestBlock": "0x10", "reward": [["0x3b9aca00"]], "baseFeePerGas": ["0x8", "0x7"], "gasUsedRatio": [0.02], "baseFeePerBlobGas": ["0x1", "0x1"], "blobGasUsedRatio": [0]}"#,
     };
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
         let (percentiles, newest, published) = (self.percentiles()?, Selector::from(self.newest), run.published);
         let unknown = |number| UnknownBlock::Pruned { number, oldest: published.oldest_state() };
         let Some(last) = backend.find(published, newest)? else {

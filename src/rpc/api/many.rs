@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::{Example, Method};
 
-use crate::rpc::run::{Backend, Run};
+use crate::rpc::run::{Attempt, Backend};
 use crate::{
     engine::{CallOutcome, CallResult, HaltText, RunError},
     rpc::{
@@ -65,7 +65,7 @@ impl Method for CallMany {
         answer: r#"[[{"value": "0x"}]]"#,
     };
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
         let (dialect, rules) = (run.dialect, backend.rules(run.dialect));
         let (selector, index) = self.state_context.unwrap_or_default().into_position();
         let state = state_overrides(self.state_overrides, "params[2]")?;

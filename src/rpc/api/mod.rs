@@ -21,7 +21,7 @@ macro_rules! queries {
             fn answer(
                 self,
                 $backend: &$crate::rpc::run::Backend,
-                $run: &mut $crate::rpc::run::Run<'_>,
+                $run: &mut $crate::rpc::run::Attempt<'_>,
             ) -> $crate::rpc::protocol::error::Result<$answer> {
                 let $query = self;
                 Ok($result)
@@ -67,7 +67,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use super::{
     json::{self, Lookup},
     protocol::error::Result,
-    run::{Backend, Run, request::Request, runner::RequestRunner},
+    run::{Attempt, Backend, request::Request, runner::RequestRunner},
 };
 
 /// A method that is one run on a snapshot.
@@ -84,7 +84,7 @@ pub trait Method: DeserializeOwned + JsonSchema {
     /// # Errors
     ///
     /// Returns -32602 with the path of a parameter that the method cannot have, or the error of the run.
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup>;
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup>;
 }
 
 /// A method that is one run on a snapshot, whose result is a value, and what was asked for.
@@ -99,14 +99,14 @@ pub trait Query: DeserializeOwned + JsonSchema {
     /// # Errors
     ///
     /// Returns the errors of [`Method::run`].
-    fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer>;
+    fn answer(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Self::Answer>;
 }
 
 impl<Q: Query> Method for Q {
     type Answer = Q::Answer;
     const EXAMPLE: Example = Q::EXAMPLE;
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
         let answer = self.answer(backend, run)?;
         json::value(&mut run.out, &answer);
         Ok(Lookup::Found)

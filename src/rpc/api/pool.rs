@@ -17,7 +17,7 @@ use crate::{
             hex::{Fixed, Quantity},
         },
         protocol::error::Result,
-        run::{Backend, Run},
+        run::{Attempt, Backend},
     },
 };
 
@@ -57,7 +57,7 @@ impl Method for Content {
     type Answer = ByState<BTreeMap<String, BTreeMap<u64, json::Transaction>>>;
     const EXAMPLE: Example = Example { params: "[]", answer: r#"{"pending": {}, "queued": {}}"# };
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
         by_sender(backend, run, json::pooled_transaction)
     }
 }
@@ -74,7 +74,7 @@ impl Method for Inspect {
         answer: r#"{"pending": {"0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266": {"0": "0x00000000000000000000000000000000000aBCdE: 1 wei + 21000 gas × 10000000000 wei"}}, "queued": {}}"#,
     };
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
         by_sender(backend, run, |out, tx| {
             let to = tx.to().map_or_else(|| "contract creation".to_owned(), |to| to.to_checksum(None));
             let (value, gas, price) = (tx.value(), tx.gas_limit(), tx.max_fee_per_gas());
@@ -97,9 +97,9 @@ impl Method for ContentFrom {
         answer: r#"{"pending": {}, "queued": {}}"#,
     };
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
         let sender = backend.pool.content_from(self.address.into());
-        let Run { meter, out, .. } = run;
+        let Attempt { meter, out, .. } = run;
         let mut object = Object::new(out);
         for (state, transactions) in STATES {
             by_nonce(backend, meter, object.key(state), transactions(&sender), json::pooled_transaction)?;
@@ -110,8 +110,8 @@ impl Method for ContentFrom {
 }
 
 /// Writes all transactions by state, sender and nonce, each by `write`.
-fn by_sender(backend: &Backend, run: &mut Run<'_>, write: WriteTx) -> Result<Lookup> {
-    let (senders, Run { meter, out, dialect, .. }) = (backend.pool.content(), run);
+fn by_sender(backend: &Backend, run: &mut Attempt<'_>, write: WriteTx) -> Result<Lookup> {
+    let (senders, Attempt { meter, out, dialect, .. }) = (backend.pool.content(), run);
     let mut object = Object::new(out);
     for (state, transactions) in STATES {
         let mut object = Object::new(object.key(state));

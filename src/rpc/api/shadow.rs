@@ -20,7 +20,7 @@ use crate::{
         json::hex::{Fixed, Quantity},
         params::{SelectorParam, select},
         protocol::error::{Result, RpcError},
-        run::{Backend, Run},
+        run::{Attempt, Backend},
     },
 };
 use alloy_consensus::{Transaction, TxReceipt};
@@ -175,7 +175,7 @@ impl Query for Shadow {
         answer: r#"{"number": "0x10", "hash": "0xc5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470", "fork": "osaka", "under": "amsterdam", "transactions": 1, "gasUsed": "0x5208", "gasUsedUnder": "0x5208", "differences": []}"#,
     };
 
-    fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<ShadowedBlock> {
+    fn answer(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<ShadowedBlock> {
         let rules = backend.spec.under(&self.options.under);
         let rules = rules.map_err(|error| RpcError::params(format!("params[1].under: {error}")))?;
         let block = find_block(backend, run.published, select(Some(self.block)))?;

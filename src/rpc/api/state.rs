@@ -18,7 +18,7 @@ use crate::{
         },
         params::{AddressKey, SelectorParam, parse, require, select},
         protocol::error::{Result, RpcError},
-        run::{Backend, Run, remote::UpstreamGateway, request::Request},
+        run::{Attempt, Backend, remote::UpstreamGateway, request::Request},
     },
     state::{Account, FetchError, RemoteView},
     upstream::Ask,
@@ -45,7 +45,7 @@ impl Method for GetBalance {
         answer: r#""0x21e19e0c9bab2400000""#,
     };
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
         let balance = account(backend, run, self.address, select(self.block), |account| account.balance)?;
         json::quantity_u256(&mut run.out, balance);
         Ok(Lookup::Found)
@@ -66,7 +66,7 @@ impl Method for GetTransactionCount {
     const EXAMPLE: Example =
         Example { params: r#"["0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266", "pending"]"#, answer: r#""0x1""# };
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
         let selector = select(self.block);
         let nonce = account(backend, run, self.address, selector, |account| account.nonce)?;
         // Pooled transactions count, because a client that sends several in a row would otherwise reuse a nonce.
@@ -94,7 +94,7 @@ impl Method for GetCode {
     const EXAMPLE: Example =
         Example { params: r#"["0x5fbdb2315678afecb367f032d93f642f64180aa3", "pending"]"#, answer: r#""0x6001600055""# };
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
         let selector = require(self.block, run.dialect)?;
         let code = |account: AccountInfo| account.code.map(|code| code.original_bytes()).unwrap_or_default();
         let code: Bytes = account(backend, run, self.address, selector, code)?;
@@ -120,7 +120,7 @@ impl Method for GetStorageAt {
         answer: r#""0x0000000000000000000000000000000000000000000000000000000000000001""#,
     };
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
         let snapshot = backend.select(run, select(self.block))?;
         let value = run.overlay.look_up_slot(&snapshot.world, self.address.into(), self.slot.0);
         json::data(&mut run.out, &value.to_be_bytes::<32>());
@@ -145,7 +145,7 @@ impl Method for GetStorageValues {
         answer: r#"{"0x5fbdb2315678afecb367f032d93f642f64180aa3": ["0x0000000000000000000000000000000000000000000000000000000000000001"]}"#,
     };
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
         if self.slots.is_empty() {
             return Err(RpcError::params("params[0]: empty: expected at least one account"));
         }
@@ -205,7 +205,7 @@ impl Query for GetProof {
         answer: r#"{"address": "0x00000000000000000000000000000000000000aa", "accountProof": ["0xf8718080808080a0"], "balance": "0x0", "codeHash": "0xc5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470", "nonce": "0x0", "storageHash": "0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421", "storageProof": []}"#,
     };
 
-    fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<AccountProof> {
+    fn answer(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<AccountProof> {
         bound_slots("params[1]", self.slots.len())?;
         let snapshot = backend.select(run, select(self.block))?;
         let world = snapshot.world.local();
@@ -272,7 +272,7 @@ pub async fn forward_proof(remote: &UpstreamGateway, request: &Request, out: &mu
 /// Returns the value that `get` reads from an account, or its default if the account does not exist.
 fn account<T: Default>(
     backend: &Backend,
-    run: &mut Run<'_>,
+    run: &mut Attempt<'_>,
     address: Fixed<20>,
     selector: Selector,
     get: impl FnOnce(AccountInfo) -> T,

@@ -22,7 +22,7 @@ use crate::rpc::{
         dialect::Dialect,
         error::{Result, RpcError},
     },
-    run::{AnsweredBy, Backend, MethodScope, Run, SealedOnly, request::Request, runner::RequestRunner},
+    run::{AnsweredBy, Attempt, Backend, MethodScope, SealedOnly, request::Request, runner::RequestRunner},
 };
 use crate::{
     nearest::nearest,
@@ -269,7 +269,7 @@ impl Serve for document::Discover {
 
     async fn serve(testing: &Testing, runner: &Arc<RequestRunner>, request: Request) -> Result<Vec<u8>> {
         let scope = testing.scope();
-        let write = move |_: &Backend, run: &mut Run<'_>| {
+        let write = move |_: &Backend, run: &mut Attempt<'_>| {
             params::parse::<Self>(run.params, run.dialect)?;
             run.out.extend_from_slice(document(run.dialect, scope).as_bytes());
             Ok(())

@@ -15,7 +15,7 @@ use crate::{
     ledger::UnknownBlock,
     meter::Stopped,
     pool::{BundleRefusal, PoolError},
-    scheduler::{Refused, TaskError},
+    scheduler::{Rejected, TaskError},
     state::FetchError,
     store::StoreError,
 };
@@ -44,7 +44,7 @@ pub enum RpcError {
     Unexecutable(Unexecutable),
     /// The executor did not run the request, or did not run it to its end.
     #[error(transparent)]
-    Refused(#[from] Refused),
+    Rejected(#[from] Rejected),
     /// The run was stopped by its bounds.
     #[error(transparent)]
     Stopped(#[from] Stopped),
@@ -136,21 +136,21 @@ impl RpcError {
         match self {
             Self::Answer(error) => error.code(),
             Self::UnknownBlock(UnknownBlock::History { .. }) => PRUNED_HISTORY,
-            Self::Refused(Refused::QueueFull { .. } | Refused::Overloaded { .. }) => -32005,
-            Self::Refused(Refused::Deadline) | Self::Stopped(_) => -32016,
-            Self::Refused(Refused::Panicked { .. } | Refused::Store(_)) => -32603,
-            Self::Refused(Refused::Stopping) | Self::UnknownBlock(_) | Self::Unexecutable(_) => -32000,
+            Self::Rejected(Rejected::QueueFull { .. } | Rejected::Overloaded { .. }) => -32005,
+            Self::Rejected(Rejected::Deadline) | Self::Stopped(_) => -32016,
+            Self::Rejected(Rejected::Panicked { .. } | Rejected::Store(_)) => -32603,
+            Self::Rejected(Rejected::Stopping) | Self::UnknownBlock(_) | Self::Unexecutable(_) => -32000,
         }
     }
 
     /// Returns whether the run did not end by the deadline.
     pub const fn is_deadline(&self) -> bool {
-        matches!(self, Self::Refused(Refused::Deadline) | Self::Stopped(Stopped::Deadline))
+        matches!(self, Self::Rejected(Rejected::Deadline) | Self::Stopped(Stopped::Deadline))
     }
 
     /// Returns whether the request was rejected because too much else is to be done.
     pub fn is_busy(&self) -> bool {
-        matches!(self, Self::Refused(_)) && self.code() == -32005
+        matches!(self, Self::Rejected(_)) && self.code() == -32005
     }
 
     /// Returns the error object that answers the request.
@@ -166,8 +166,8 @@ impl RpcError {
                 );
                 ErrorObject::owned(code, text, Some(data))
             }
-            Self::Refused(refused) => {
-                let data = refused.busy().map(|(lane, wait, flag)| Rejection {
+            Self::Rejected(rejected) => {
+                let data = rejected.busy().map(|(lane, wait, flag)| Rejection {
                     full: format!("the {lane} lane"),
                     expected_wait_ms: u64::try_from(wait.as_millis()).unwrap_or(u64::MAX),
                     flag,
@@ -290,7 +290,7 @@ impl From<StoreError> for RpcError {
 impl From<TaskError> for RpcError {
     fn from(error: TaskError) -> Self {
         match error {
-            TaskError::Refused(refused) => refused.into(),
+            TaskError::Rejected(rejected) => rejected.into(),
             TaskError::Fetch(error) => error.into(),
             TaskError::Unexecutable(why) => Self::Unexecutable(why),
         }

@@ -26,7 +26,7 @@ use crate::{
     wallet::{Impersonated, Wallet},
 };
 
-/// The data that all methods share. The snapshot of a request comes with its [`Run`].
+/// The data that all methods share. The snapshot of a request comes with its [`Attempt`].
 #[derive(Debug)]
 pub struct Backend {
     /// The chain that the node is on.
@@ -92,14 +92,14 @@ pub struct RequestLimits {
 }
 
 /// A handler that is one run, from the parameters to the JSON of the result.
-pub type RunHandler = fn(&Backend, &mut Run<'_>) -> Result<Lookup>;
+pub type RunHandler = fn(&Backend, &mut Attempt<'_>) -> Result<Lookup>;
 
 /// One run of a request: the handler's input, its working memory, and its output.
 ///
 /// A request may run several times, because a run was too long to execute inline or missed state that an upstream has.
-/// So a handler must cause no lasting effect before [`Run::ensure_complete`] succeeds.
+/// So a handler must cause no lasting effect before [`Attempt::ensure_complete`] succeeds.
 #[derive(Debug)]
-pub struct Run<'a> {
+pub struct Attempt<'a> {
     /// The parameters, as JSON.
     pub params: &'a str,
     /// The chain's state when the request arrived.
@@ -114,7 +114,7 @@ pub struct Run<'a> {
     pub page: Option<&'a str>,
     /// Memory of the run, reused by the next run on the same thread.
     pub overlay: &'a mut Overlay,
-    /// The bound on the run's time. [`Run::reset_to`] moves it into the overlay.
+    /// The bound on the run's time. [`Attempt::reset_to`] moves it into the overlay.
     pub meter: Meter,
     /// The response up to the value of its result. The handler appends this value as JSON.
     pub out: Vec<u8>,
@@ -124,7 +124,7 @@ pub struct Run<'a> {
     pub commit: Commit,
 }
 
-impl Run<'_> {
+impl Attempt<'_> {
     /// Resets the overlay to the state of `snapshot`, bounds it by the meter, and returns it.
     pub fn reset_to(&mut self, snapshot: &Snapshot) -> &mut Overlay {
         self.overlay.reset(snapshot.world.clone(), snapshot.hashes.clone(), std::mem::take(&mut self.meter));

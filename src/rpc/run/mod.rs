@@ -21,5 +21,5 @@ pub mod subscriber;
 pub mod subscriptions;
 pub mod waiting;
 
-pub use backend::{Backend, Run, RunHandler};
+pub use backend::{Attempt, Backend, RunHandler};
 pub use method::{AnsweredBy, ExecutedBy, MethodInfo, MethodScope, SealedOnly};

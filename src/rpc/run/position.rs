@@ -5,7 +5,7 @@ use std::sync::Arc;
 use alloy_consensus::Header;
 use alloy_eips::BlockHashOrNumber;
 
-use super::{Backend, Run};
+use super::{Attempt, Backend};
 use crate::{
     engine::{self, BlockProgress},
     ledger::{Block, OpenBlock, Selector, Snapshot, UnknownBlock},
@@ -23,7 +23,7 @@ impl Backend {
     /// # Errors
     ///
     /// Returns -32602 if the block has fewer transactions, or that its state or its body is not known.
-    pub(in crate::rpc) fn select(&self, run: &mut Run<'_>, selector: Selector) -> Result<Arc<Snapshot>> {
+    pub(in crate::rpc) fn select(&self, run: &mut Attempt<'_>, selector: Selector) -> Result<Arc<Snapshot>> {
         self.admit(run.published, selector)?;
         match selector {
             Selector::Within { block, count } => self.within(run, block, count),
@@ -31,7 +31,7 @@ impl Backend {
         }
     }
 
-    fn within(&self, run: &mut Run<'_>, named: BlockHashOrNumber, count: u64) -> Result<Arc<Snapshot>> {
+    fn within(&self, run: &mut Attempt<'_>, named: BlockHashOrNumber, count: u64) -> Result<Arc<Snapshot>> {
         let block = run.published.block(named.into())?.ok_or(UnknownBlock::Contents { block: named })?;
         let progress = self.replay(run, &block, count, "transactionIndex")?;
         let mut open = OpenBlock::new(Header { gas_used: 0, ..block.context().clone() });
@@ -50,7 +50,7 @@ impl Backend {
     }
 
     /// Runs the opening system calls of a block and the first `count` of its transactions in the overlay of the run.
-    fn replay(&self, run: &mut Run<'_>, block: &Block, count: u64, path: &str) -> Result<BlockProgress> {
+    fn replay(&self, run: &mut Attempt<'_>, block: &Block, count: u64, path: &str) -> Result<BlockProgress> {
         let (number, transactions) = (block.number(), block.len());
         let count = usize::try_from(count).ok().filter(|count| *count <= transactions).ok_or_else(|| {
             RpcError::params(format!("{path}: {count}: out of range: block {number} has {transactions} transactions"))
@@ -73,7 +73,7 @@ impl Backend {
         &self,
         request: &ManyRequest,
         path: &str,
-        run: &'a mut Run<'_>,
+        run: &'a mut Attempt<'_>,
     ) -> Result<(Arc<Snapshot>, &'a mut Overlay)> {
         run.limit_time(request.timeout);
         self.set_up_at(run, request.selector, request.index, path)
@@ -87,7 +87,7 @@ impl Backend {
     /// Returns -32602 if the block has fewer transactions, or that its state or its body is not known.
     pub(in crate::rpc) fn set_up_at<'a>(
         &self,
-        run: &'a mut Run<'_>,
+        run: &'a mut Attempt<'_>,
         selector: Selector,
         index: Option<u64>,
         path: &str,
@@ -114,6 +114,6 @@ impl Backend {
 }
 
 /// Returns the snapshot before the first transaction of a block, which is not genesis.
-fn before(run: &Run<'_>, block: &Block) -> Result<Arc<Snapshot>> {
+fn before(run: &Attempt<'_>, block: &Block) -> Result<Arc<Snapshot>> {
     Ok(run.published.select(Selector::Number(block.number().saturating_sub(1)))?)
 }

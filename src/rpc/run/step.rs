@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{
-    Backend, ExecutedBy, Run,
+    Attempt, Backend, ExecutedBy,
     catch_up::await_published,
     request::{Request, open_answer},
     runner::RequestRunner,
@@ -39,7 +39,7 @@ pub struct StepOutcome<T> {
 impl<T, F> Task for RequestStep<F>
 where
     T: Send + 'static,
-    F: Fn(&Backend, &mut Run<'_>) -> Result<T> + Clone + Send + Sync + 'static,
+    F: Fn(&Backend, &mut Attempt<'_>) -> Result<T> + Clone + Send + Sync + 'static,
 {
     type Answer = StepOutcome<T>;
 
@@ -57,7 +57,7 @@ where
 
     fn run(&self, overlay: &mut Overlay, meter: Meter) -> StepOutcome<T> {
         let Request { id, params, published, caller, .. } = &self.request;
-        let mut run = Run {
+        let mut run = Attempt {
             params,
             published,
             dialect: caller.dialect,
@@ -71,7 +71,7 @@ where
             commit: Commit::done(),
         };
         let mut result = (self.work)(&self.runner.backend, &mut run);
-        let Run { overlay, meter, mut out, commit, by, .. } = run;
+        let Attempt { overlay, meter, mut out, commit, by, .. } = run;
         // The executor reads in the overlay's meter why a run was stopped, and a handler that executes no call has its own.
         if result.is_err() && meter.stopped().is_some() {
             overlay.meter = meter;
@@ -111,7 +111,7 @@ impl RequestRunner {
     pub async fn run_by<T: Send + 'static>(
         self: &Arc<Self>,
         request: Request,
-        work: impl Fn(&Backend, &mut Run<'_>) -> Result<T> + Clone + Send + Sync + 'static,
+        work: impl Fn(&Backend, &mut Attempt<'_>) -> Result<T> + Clone + Send + Sync + 'static,
         by: &mut ExecutedBy,
     ) -> Result<(T, Vec<u8>)> {
         let (ticket, sends) = (request.ticket.clone(), request.method.commits);
@@ -140,7 +140,7 @@ impl RequestRunner {
     pub async fn run<T: Send + 'static>(
         self: &Arc<Self>,
         request: Request,
-        work: impl Fn(&Backend, &mut Run<'_>) -> Result<T> + Clone + Send + Sync + 'static,
+        work: impl Fn(&Backend, &mut Attempt<'_>) -> Result<T> + Clone + Send + Sync + 'static,
     ) -> Result<(T, Vec<u8>)> {
         self.run_by(request, work, &mut ExecutedBy::Node).await
     }
@@ -153,7 +153,7 @@ impl RequestRunner {
     pub async fn write(
         self: &Arc<Self>,
         request: Request,
-        work: impl Fn(&Backend, &mut Run<'_>) -> Result<()> + Clone + Send + Sync + 'static,
+        work: impl Fn(&Backend, &mut Attempt<'_>) -> Result<()> + Clone + Send + Sync + 'static,
     ) -> Result<Vec<u8>> {
         self.run(request, work).await.map(|((), answer)| answer)
     }

@@ -46,7 +46,7 @@ type Begun = Result<Box<SubBlockRun>, Unready>;
 
 impl Live {
     /// Takes the actions in order.
-    pub(super) fn act(&mut self, actions: Vec<Action>, received: Instant) {
+    pub(super) fn apply_actions(&mut self, actions: Vec<Action>, received: Instant) {
         for action in actions {
             match action {
                 Action::Open { number, flashblock } | Action::Extend { number, flashblock } => {
@@ -88,7 +88,7 @@ impl Live {
     }
 
     /// Executes the first sub-block of the queue as far as its state is known, or runs one behind it in advance.
-    pub(super) fn work(&mut self) {
+    pub(super) fn execute_next(&mut self) {
         if !self.queue.can_run() {
             return self.prefetch_next();
         }
@@ -165,7 +165,7 @@ impl Live {
         let complete = if latest.head_hash() == base.parent_hash {
             None
         } else if let Some(before) = number.checked_sub(1).and_then(|before| self.preconfirmed(before)) {
-            Some(self.complete(before, base.parent_hash)?)
+            Some(self.seal_preconfirmed(before, base.parent_hash)?)
         } else {
             return self.no_parent(number);
         };
@@ -276,7 +276,7 @@ impl Live {
             Some(begun) => (begun.run.executed().saturating_sub(begun.again.len()), begun.run.at().clone()),
             None => (0, self.feed.snapshots.newest()),
         };
-        self.look(first, executed, &on, missed);
+        self.prefetch(first, executed, &on, missed);
     }
 
     /// Runs a sub-block behind the first in advance, on the newest state that there is.
@@ -285,21 +285,21 @@ impl Live {
         let on = begun.unwrap_or_else(|| self.feed.snapshots.newest());
         let mut queue = std::mem::take(&mut self.queue);
         if let Some(next) = queue.next_unknown_from() {
-            self.look(next, 0, &on, Missed::default());
+            self.prefetch(next, 0, &on, Missed::default());
         }
         self.queue = queue;
     }
 
     /// Runs the transactions of a sub-block from `from` on without effect, and fetches what they, and `missed`, lack.
-    fn look(&self, waiting: &mut WaitingSubBlock, from: usize, on: &Snapshot, missed: Missed) {
+    fn prefetch(&self, waiting: &mut WaitingSubBlock, from: usize, on: &Snapshot, missed: Missed) {
         let WaitingSubBlock { flashblock, lookahead, .. } = waiting;
         // A transaction that cannot be read is found when the sub-block's turn comes.
         let transactions = flashblock.transactions.as_deref().unwrap_or_default();
-        lookahead.look(&self.chain, on, transactions, from, missed);
+        lookahead.prefetch(&self.chain, on, transactions, from, missed);
     }
 
     /// Returns the state after a pre-confirmed block, with no block open, after a block with this parent hash has begun.
-    fn complete(&self, before: Preconfirmed, hash: B256) -> Result<Snapshot, LiveError> {
+    fn seal_preconfirmed(&self, before: Preconfirmed, hash: B256) -> Result<Snapshot, LiveError> {
         let Preconfirmed(newest) = before;
         let number = newest.header().number;
         let gone = || LiveError::Gone(number);
@@ -307,7 +307,7 @@ impl Live {
         let Some(open) = &newest.open else {
             // A builder that changes its mind begins the block after it anew.
             let is_same = newest.head_hash() == hash;
-            return if is_same { Ok(published.completed(newest.head.as_ref().clone())?) } else { Err(gone()) };
+            return if is_same { Ok(published.as_parent(newest.head.as_ref().clone())?) } else { Err(gone()) };
         };
         let rules = self.flashblocks.as_ref().map(|source| &source.rules);
         let word = rules.and_then(|rules| rules.newest_of(number)).ok_or_else(gone)?;
@@ -321,7 +321,7 @@ impl Live {
             Sealed::new_unchecked(header, hash),
             BlockBody { transactions, receipts, withdrawals, ..BlockBody::default() },
         );
-        Ok(published.completed(sealed.with_refunds(open.refunds.clone()))?)
+        Ok(published.as_parent(sealed.with_refunds(open.refunds.clone()))?)
     }
 
     /// Returns the header of a block, as far as its first sub-block has it.

@@ -30,12 +30,12 @@ const GONE_BACK: (u32, Duration) = (4, Duration::from_secs(2));
 impl Live {
     /// Returns whether canonical blocks are being imported.
     pub(super) fn is_importing(&self) -> bool {
-        let CatchUp { task, path, look, .. } = &self.catch_up;
-        task.is_some() || !path.is_empty() || look.is_some()
+        let CatchUp { task, path, search, .. } = &self.catch_up;
+        task.is_some() || !path.is_empty() || search.is_some()
     }
 
     /// Begins what is to be done next: imports the next block of the path, and looks for the path to a new head.
-    pub(super) fn go_on(&mut self) {
+    pub(super) fn start_next(&mut self) {
         while self.catch_up.task.is_none()
             && let Some(waiting) = self.catch_up.path.pop_front_if(|first| !first.lookahead.is_fetching())
         {
@@ -45,28 +45,28 @@ impl Live {
                 break;
             }
         }
-        if !self.catch_up.may_look(self.chain.limits.gap) {
+        if !self.catch_up.may_search(self.chain.limits.gap) {
             return;
         }
-        let Some(since) = self.catch_up.due_since.take() else { return };
+        let Some(since) = self.catch_up.search_due.take() else { return };
         self.catch_up.leaves_path = false;
         match self.heads.newest() {
             Ok(newest) => {
                 let name = |waiting: &WaitingBlock| (waiting.block.number(), waiting.block.hash());
                 let waiting = self.catch_up.path.iter().map(name).collect();
                 let find = self.chain.clone().find(newest, waiting, self.feed.snapshots.clone());
-                self.catch_up.look = Some((find.map(CanonicalNews::Found).boxed_local(), since));
+                self.catch_up.search = Some((find.map(CanonicalNews::Found).boxed_local(), since));
             }
-            Err(error) => self.found(since, Err(error.into())),
+            Err(error) => self.on_path(since, Err(error.into())),
         }
     }
 
     /// Takes the result of what was done beside the stream.
-    pub(super) fn take(&mut self, news: CanonicalNews) {
+    pub(super) fn on_news(&mut self, news: CanonicalNews) {
         let done = match news {
             CanonicalNews::Found(found) => {
-                let since = self.catch_up.look.take().map_or_else(Instant::now, |(_, since)| since);
-                return self.found(since, found);
+                let since = self.catch_up.search.take().map_or_else(Instant::now, |(_, since)| since);
+                return self.on_path(since, found);
             }
             CanonicalNews::Waits => return,
             CanonicalNews::OtherChain(error) => Err(error),
@@ -79,12 +79,12 @@ impl Live {
                 Ok(())
             }
         };
-        self.step(done);
+        self.end_step(done);
     }
 
     /// Takes the path to the upstream's newest block, which was announced at `since`. While blocks are imported, it has to go
     /// on from the last of them: other news about the newest block is asked for again when they are.
-    fn found(&mut self, since: Instant, found: Result<Found, LiveError>) {
+    fn on_path(&mut self, since: Instant, found: Result<Found, LiveError>) {
         if let Ok(Found { unknown: Some(unknown), .. }) = &found {
             self.heads.retry_for(*unknown, self.chain.limits.late);
         }
@@ -97,10 +97,10 @@ impl Live {
                 Ok(())
             }
             // The path has ended with an error.
-            (Ok(Found { fork: ForkPoint::Waiting(_), .. }), None) => return self.catch_up.look_since(since),
+            (Ok(Found { fork: ForkPoint::Waiting(_), .. }), None) => return self.catch_up.search_from(since),
             (_, Some(_)) => {
                 self.catch_up.leaves_path = true;
-                return self.catch_up.look_since(since);
+                return self.catch_up.search_from(since);
             }
             // The upstream has announced a later block than the one that it has as its newest.
             (Ok(Found { fork: ForkPoint::Known(_), path, unknown: Some(_) }), None) if path.is_empty() => Ok(()),
@@ -108,11 +108,11 @@ impl Live {
             (Ok(Found { fork: ForkPoint::Unknown, path, .. }), None) => self.begin_path(None, path, since),
             (Err(error), None) => Err(error),
         };
-        self.step(done);
+        self.end_step(done);
     }
 
     /// Ends a step of catching up: an error ends the path.
-    fn step(&mut self, done: Result<(), LiveError>) {
+    fn end_step(&mut self, done: Result<(), LiveError>) {
         if done.is_err() {
             self.catch_up.path.clear();
         }
@@ -120,13 +120,13 @@ impl Live {
             || done.is_err()
         {
             self.catch_up.found_while_importing = 0;
-            self.followed(done);
+            self.set_health(done);
         }
-        self.queue.look_for_parent();
+        self.queue.find_parent();
     }
 
     /// Sets the feed's health after the upstream's newest block was followed, or could not be.
-    fn followed(&mut self, done: Result<(), LiveError>) {
+    fn set_health(&mut self, done: Result<(), LiveError>) {
         let Err(error) = done else {
             (self.problem, self.is_other_chain, self.catch_up.unknown_since) = (None, false, None);
             if self.flashblocks.is_none() && !self.blocks_are_late() {
@@ -183,7 +183,7 @@ impl Live {
                 self.queue.clear();
                 if path.is_empty() {
                     let actions = self.reconcile(&summary_of_sealed(&fork));
-                    self.act(actions, Instant::now());
+                    self.apply_actions(actions, Instant::now());
                 }
             }
             Some(_) => {}
@@ -212,7 +212,7 @@ impl Live {
         let number = block.number();
         let parent = self.feed.snapshots.load().select(Selector::Hash(block.header.parent_hash)).ok();
         let Some(parent) = parent.filter(|parent| parent.open.is_none()) else {
-            self.step(Err(LiveError::Gone(number)));
+            self.end_step(Err(LiveError::Gone(number)));
             return None;
         };
         let summary = summary_of(&block);
@@ -238,10 +238,10 @@ impl Live {
         }
         let actions = self.reconcile(&summary);
         // Sub-blocks that were held until now wait in the queue until the block is published.
-        self.act(actions, Instant::now());
+        self.apply_actions(actions, Instant::now());
         if let Some(done) = retired {
             let done = self.finish(block, Ok(done), AnnouncedReceipts::Never);
-            self.step(done);
+            self.end_step(done);
             return None;
         }
         self.supersede();
@@ -382,6 +382,6 @@ impl Live {
             self.feed.publish_or_log(Record::Restart { block, hashes, verified: Verified::None });
         }
         self.expect_content(number, hash, is_refused);
-        self.act(actions, Instant::now());
+        self.apply_actions(actions, Instant::now());
     }
 }

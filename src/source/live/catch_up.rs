@@ -28,12 +28,12 @@ pub(super) struct CatchUp {
     pub(super) waits: Rc<Cell<bool>>,
     /// The last `waits` that [`news`](Self::news) has reported.
     reported_waits: bool,
-    /// The time since which the upstream's newest block is to be looked at again.
-    pub(super) due_since: Option<Instant>,
+    /// The time since which the upstream's newest block is to be searched for.
+    pub(super) search_due: Option<Instant>,
     /// The search for the path to the upstream's newest block, also while blocks before it are executed, and the time at
     /// which the block was announced.
-    pub(super) look: Option<(LocalBoxFuture<'static, CanonicalNews>, Instant)>,
-    /// Whether the newest block is not a descendant of the path, so that it is looked for at the path's end.
+    pub(super) search: Option<(LocalBoxFuture<'static, CanonicalNews>, Instant)>,
+    /// Whether the newest block is not a descendant of the path, so that it is searched for at the path's end.
     pub(super) leaves_path: bool,
     /// The time since which the upstream does not have a block that it has announced, or an ancestor of it.
     pub(super) unknown_since: Option<Instant>,
@@ -46,7 +46,7 @@ pub(super) struct WaitingBlock {
     pub(super) since: Instant,
     /// The state that it will read.
     pub(super) lookahead: Lookahead,
-    /// The block after its opening system calls, on the state of the round of looks.
+    /// The block after its opening system calls, on the state of the round of prefetching.
     pub(super) opened: Option<Arc<Snapshot>>,
 }
 
@@ -57,7 +57,7 @@ impl WaitingBlock {
     }
 
     /// Runs a part of it on an older state, the newest that there is, and fetches what it lacks.
-    fn look(&mut self, chain: &LiveChain, on: &Snapshot) {
+    fn prefetch(&mut self, chain: &LiveChain, on: &Snapshot) {
         if self.lookahead.is_new() && chain.applies_list(&self.block) {
             return self.lookahead.list(chain, self.block.clone());
         }
@@ -70,8 +70,8 @@ impl WaitingBlock {
             self.opened = None;
             return self.lookahead.trace(chain, self.block.hash(), missed);
         }
-        self.lookahead.look(chain, opened, &self.block.transactions, 0, missed);
-        if !self.lookahead.wants_look() {
+        self.lookahead.prefetch(chain, opened, &self.block.transactions, 0, missed);
+        if !self.lookahead.wants_prefetch() {
             // The next round is on the newest state then.
             self.opened = None;
         }
@@ -88,7 +88,7 @@ impl WaitingBlock {
             return Missed::default();
         };
         if self.lookahead.is_new() {
-            run.look_at_end(spec, block.withdrawals.as_ref(), &mut missed);
+            run.read_at_end(spec, block.withdrawals.as_ref(), &mut missed);
         }
         self.opened = Some(run.at().clone());
         missed.state()
@@ -109,7 +109,7 @@ impl CatchUp {
                     return Poll::Ready(CanonicalNews::Waits);
                 }
             }
-            if let Some((search, _)) = &mut self.look
+            if let Some((search, _)) = &mut self.search
                 && let Poll::Ready(news) = search.poll_unpin(context)
             {
                 return Poll::Ready(news);
@@ -128,36 +128,36 @@ impl CatchUp {
         .await
     }
 
-    /// Returns whether there is time for a look at the state that the next blocks will read, and one of the first `most` wants it.
-    pub fn can_look_ahead(&mut self, most: usize) -> bool {
-        self.next_to_look(most).is_some()
+    /// Returns whether there is time to prefetch the state that the next blocks will read, and one of the first `most` blocks lacks it.
+    pub fn can_prefetch(&mut self, most: usize) -> bool {
+        self.next_to_prefetch(most).is_some()
     }
 
-    /// Looks at the state that one of the first `most` blocks behind the first will read. `on` is the newest canonical state.
-    pub fn look_ahead(&mut self, most: usize, chain: &LiveChain, on: &Snapshot) {
-        if let Some(waiting) = self.next_to_look(most) {
-            waiting.look(chain, on);
+    /// Fetches state that one of the first `most` blocks behind the first will read. `on` is the newest canonical state.
+    pub fn prefetch(&mut self, most: usize, chain: &LiveChain, on: &Snapshot) {
+        if let Some(waiting) = self.next_to_prefetch(most) {
+            waiting.prefetch(chain, on);
             waiting.lookahead.wait_at_most(chain.limits.execute);
         }
     }
 
-    fn next_to_look(&mut self, most: usize) -> Option<&mut WaitingBlock> {
+    fn next_to_prefetch(&mut self, most: usize) -> Option<&mut WaitingBlock> {
         let is_idle = match self.task {
             Some(_) => self.waits.get(),
             None => self.path.front().is_some_and(|first| first.lookahead.is_fetching()),
         };
         let mut behind = self.path.iter_mut().skip(1).take(most).filter(|_| is_idle);
-        behind.find(|waiting| waiting.lookahead.wants_look())
+        behind.find(|waiting| waiting.lookahead.wants_prefetch())
     }
 
-    /// Notes that the upstream's newest block is to be looked at.
-    pub fn look(&mut self) {
-        self.look_since(Instant::now());
+    /// Notes that the upstream's newest block is to be searched for.
+    pub fn search(&mut self) {
+        self.search_from(Instant::now());
     }
 
-    /// Notes that the upstream's newest block, which was announced at `since`, is to be looked at.
-    pub fn look_since(&mut self, since: Instant) {
-        self.due_since.get_or_insert(since);
+    /// Notes that the upstream's newest block, which was announced at `since`, is to be searched for.
+    pub fn search_from(&mut self, since: Instant) {
+        self.search_due.get_or_insert(since);
     }
 
     /// Appends blocks, newest first, the newest of which was announced at `since`.
@@ -168,8 +168,8 @@ impl CatchUp {
     /// Returns the time since which a newer block than the published one is announced.
     pub fn since(&self) -> Option<Instant> {
         let first = self.path.front().map(|waiting| waiting.since);
-        let looks = first.or_else(|| self.look.as_ref().map(|(_, since)| *since)).or(self.due_since);
-        looks.into_iter().chain(self.unknown_since).min()
+        let announced = first.or_else(|| self.search.as_ref().map(|(_, since)| *since)).or(self.search_due);
+        announced.into_iter().chain(self.unknown_since).min()
     }
 
     /// Returns the number of blocks that are known to wait.
@@ -177,13 +177,13 @@ impl CatchUp {
         u32::try_from(self.path.len()).unwrap_or(u32::MAX)
     }
 
-    /// Returns whether the upstream's newest block is to be looked for now: at most `gap` blocks wait to be imported.
-    pub fn may_look(&self, gap: usize) -> bool {
+    /// Returns whether the upstream's newest block is to be searched for now: at most `gap` blocks wait to be imported.
+    pub fn may_search(&self, gap: usize) -> bool {
         let is_free = match self.path.len() {
             0 => self.task.is_none(),
             waiting => waiting < gap && !self.leaves_path,
         };
-        is_free && self.look.is_none() && self.due_since.is_some()
+        is_free && self.search.is_none() && self.search_due.is_some()
     }
 
     /// Returns the time at which a block no longer waits for its sub-blocks.

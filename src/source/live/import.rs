@@ -453,7 +453,7 @@ impl LiveChain {
             }
             // The rest of the block is run ahead, so that its state is fetched in the same round trip.
             unknown = look_ahead(&self.spec, run.at(), &block.transactions, &unknown, &mut missed);
-            run.look_at_end(&self.spec, block.withdrawals.as_ref(), &mut missed);
+            run.read_at_end(&self.spec, block.withdrawals.as_ref(), &mut missed);
             fetch(missed, hints(&unknown)).await?;
         };
         run.refund(refunds);

@@ -55,7 +55,7 @@ impl Lookahead {
     }
 
     /// Returns whether a look may find state to fetch.
-    pub fn wants_look(&self) -> bool {
+    pub fn wants_prefetch(&self) -> bool {
         let has_more = |unknown: &Vec<usize>| !unknown.is_empty() || !self.to_run.is_empty();
         !self.is_fetching() && self.unknown.as_ref().is_none_or(has_more)
     }
@@ -73,7 +73,7 @@ impl Lookahead {
 
     /// Runs the next transactions, from the one at `from` on. At the end of a round, fetches the state that it has missed, and
     /// `missed`.
-    pub fn look(
+    pub fn prefetch(
         &mut self,
         chain: &LiveChain,
         on: &Snapshot,

@@ -64,7 +64,7 @@ impl WaitingSubBlock {
 
     /// Returns whether a run in advance may find state to fetch.
     fn wants_prefetch(&self) -> bool {
-        self.begun.is_none() && self.lookahead.wants_look()
+        self.begun.is_none() && self.lookahead.wants_prefetch()
     }
 }
 
@@ -138,7 +138,7 @@ impl SubBlockQueue {
     }
 
     /// Lets the first sub-block look for its parent again.
-    pub fn look_for_parent(&mut self) {
+    pub fn find_parent(&mut self) {
         if let Some(first) = self.0.front_mut() {
             first.lacks_parent = false;
         }

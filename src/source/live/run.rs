@@ -76,32 +76,32 @@ impl Live {
             source.rules.canonical(&summary_of_sealed(&head));
         }
         self.expect_contents_again();
-        self.catch_up.look();
+        self.catch_up.search();
         loop {
-            self.go_on();
+            self.start_next();
             self.ask_for_contents();
             self.update_health();
             let due = self.due();
-            let can_work = self.queue.can_run() || self.queue.can_prefetch();
-            let can_look_ahead = self.catch_up.can_look_ahead(self.chain.limits.lookahead);
+            let can_execute = self.queue.can_run() || self.queue.can_prefetch();
+            let can_prefetch = self.catch_up.can_prefetch(self.chain.limits.lookahead);
             tokio::select! {
                 // Canonical news first, because it decides about the pre-confirmed blocks.
                 biased;
                 tags = self.heads.changed() => match tags? {
                     Some(tags) => self.feed.publish_or_log(Record::Tags(tags)),
-                    None => self.catch_up.look(),
+                    None => self.catch_up.search(),
                 },
-                news = self.catch_up.news() => self.take(news),
+                news = self.catch_up.news() => self.on_news(news),
                 contents = self.late.announced() => self.take_contents(contents),
                 Some(event) = OptionFuture::from(self.flashblocks.as_mut().map(|source| source.events.next())) => self.on_event(event.ok_or(SourceEnded::Stream)?),
                 fetched = self.queue.fetched() => if let Err(error) = fetched {
                     tracing::debug!(%error, "the state for a Flashblock could not be fetched: it is asked for again");
                 },
                 Some(()) = OptionFuture::from(due.map(sleep_until)) => {}
-                () = std::future::ready(()), if can_work => self.work(),
-                () = std::future::ready(()), if can_look_ahead => {
+                () = std::future::ready(()), if can_execute => self.execute_next(),
+                () = std::future::ready(()), if can_prefetch => {
                     let published = self.feed.snapshots.load();
-                    self.catch_up.look_ahead(self.chain.limits.lookahead, &self.chain, published.latest());
+                    self.catch_up.prefetch(self.chain.limits.lookahead, &self.chain, published.latest());
                 }
             }
         }
@@ -117,7 +117,7 @@ impl Live {
                     tracing::debug!(fields = ?flashblock.metadata.unread, "fields of a Flashblock cannot be read");
                 }
                 let actions = rules.flashblock(flashblock);
-                return self.act(actions, received);
+                return self.apply_actions(actions, received);
             }
             Event::Garbage(error) => {
                 self.unread.add(error);
@@ -142,7 +142,7 @@ impl Live {
             }
             Event::Silent => rules.fail(FeedProblem::Silent),
         };
-        self.act(actions, Instant::now());
+        self.apply_actions(actions, Instant::now());
     }
 
     /// Drops what may last no longer, and shows how late the feed is.

@@ -11,7 +11,7 @@ use crate::{
         json::{self, AccountChanges, Lookup, Shape, hex::Data},
         params::SelectorParam,
         protocol::error::{Result, RpcError},
-        run::{Backend, Run},
+        run::{Attempt, Backend},
     },
 };
 
@@ -31,7 +31,7 @@ impl Method for GetBlockAccessList {
     type Answer = Option<Vec<AccountChanges>>;
     const EXAMPLE: Example = Example { params: r#"["pending"]"#, answer: "null" };
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
         with_access_list(backend, run, self.block.into(), |out, list| {
             Ok(json::or_null(out, list, Vec::<AccountChanges>::write))
         })
@@ -49,7 +49,7 @@ impl Method for GetRawBlockAccessList {
     type Answer = Data;
     const EXAMPLE: Example = Example { params: r#"["latest"]"#, answer: r#""0xc0""# };
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
         with_access_list(backend, run, self.block.into(), |out, list| {
             let unknown =
                 || RpcError::new(NOT_FOUND, "Resource not found: there is no such block, or it is being built");
@@ -62,7 +62,7 @@ impl Method for GetRawBlockAccessList {
 /// Calls `write` with the access list of a sealed block, or with `None` if there is no such block.
 fn with_access_list(
     backend: &Backend,
-    run: &mut Run<'_>,
+    run: &mut Attempt<'_>,
     selector: Selector,
     write: impl FnOnce(&mut Vec<u8>, Option<&BlockAccessList>) -> Result<Lookup>,
 ) -> Result<Lookup> {

@@ -25,7 +25,7 @@ use crate::{
         },
         params::NamesBlock,
         protocol::{dialect::Dialect, error::Result},
-        run::{Backend, Run},
+        run::{Attempt, Backend},
     },
 };
 
@@ -51,7 +51,7 @@ impl<B: NamesBlock> Method for GetBlock<B> {
         answer: "null",
     };
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
         let (block, dialect) = (backend.block(run.published, self.block.into())?, run.dialect);
         let full = self.full.unwrap_or_default();
         if let Some(block) = &block {
@@ -73,7 +73,7 @@ impl<B: NamesBlock> Method for GetHeader<B> {
     const EXAMPLE: Example =
         Example { params: r#"["0xc5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470"]"#, answer: "null" };
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
         let (block, dialect) = (backend.find(run.published, self.block.into())?, run.dialect);
         Ok(json::or_null(&mut run.out, block, |out, block| {
             let header = block.header();
@@ -99,7 +99,7 @@ impl<B: NamesBlock> Method for GetTransactionCountOfBlock<B> {
         answer: r#""0x10""#,
     };
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
         count(backend, run, self.block.into(), Block::len)
     }
 }
@@ -118,13 +118,13 @@ impl<B: NamesBlock> Method for GetUncleCount<B> {
         answer: r#""0x0""#,
     };
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
         count(backend, run, self.block.into(), |block| block.ommers().len())
     }
 }
 
 /// Writes the number that `count` gives for a block, or null if there is no such block.
-fn count(backend: &Backend, run: &mut Run<'_>, block: Selector, count: fn(&Block) -> usize) -> Result<Lookup> {
+fn count(backend: &Backend, run: &mut Attempt<'_>, block: Selector, count: fn(&Block) -> usize) -> Result<Lookup> {
     let block = backend.block(run.published, block)?;
     Ok(json::or_null(&mut run.out, block, |out, block| json::quantity(out, count(&block) as u64)))
 }
@@ -140,8 +140,8 @@ impl<B: NamesBlock> Method for GetBlockReceipts<B> {
     type Answer = Option<Vec<json::Receipt>>;
     const EXAMPLE: Example = Example { params: r#"["latest"]"#, answer: "[]" };
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
-        let Run { dialect, published, meter, out, .. } = run;
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
+        let Attempt { dialect, published, meter, out, .. } = run;
         let Some(block) = backend.block_of_receipts(dialect, published, self.block.into())? else {
             return Ok(json::null(out));
         };
@@ -164,7 +164,7 @@ impl Method for GetTransaction {
     const EXAMPLE: Example =
         Example { params: r#"["0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421"]"#, answer: "null" };
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
         let hash = B256::from(self.hash);
         let found = run.published.transaction(&hash);
         if found.is_some() {
@@ -194,7 +194,7 @@ impl Method for GetTransactionBySender {
     const EXAMPLE: Example =
         Example { params: r#"["0x70997970c51812dc3a010c7d01b50e0d17dc79c8", "0x0"]"#, answer: "null" };
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
         let (sender, Quantity(nonce)) = (Address::from(self.sender), self.nonce);
         let is_it = |tx: &Recovered<ChainTx>| {
             tx.signer() == sender && tx.nonce() == nonce && matches!(tx.inner(), ChainTx::Signed(_))
@@ -260,7 +260,7 @@ impl<B: NamesBlock> Method for GetTransactionAt<B> {
         answer: "null",
     };
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
         let found = backend.block(run.published, self.block.into())?.map(|block| (block, position(self.index)));
         Ok(show(found, &mut run.out, |block, included, out| json::Transaction::write(out, TxView::of(block, included))))
     }
@@ -283,7 +283,7 @@ impl Method for GetTransactionReceipt {
     const EXAMPLE: Example =
         Example { params: r#"["0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421"]"#, answer: "null" };
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
         let told = |(block, _): &(Block, usize)| !backend.is_unsealed(run.dialect, run.published, block.number());
         let found = run.published.transaction(&self.hash.into()).filter(told);
         Ok(show(found, &mut run.out, |block, included, out| {
@@ -293,7 +293,7 @@ impl Method for GetTransactionReceipt {
 }
 
 /// Writes the receipt of a transaction, pre-confirmed or not.
-pub fn write_receipt(backend: &Backend, run: &mut Run<'_>, hash: B256) {
+pub fn write_receipt(backend: &Backend, run: &mut Attempt<'_>, hash: B256) {
     let found = run.published.transaction(&hash);
     show(found, &mut run.out, |block, included, out| json::Receipt::write(out, (block, included, &*backend.spec)));
 }

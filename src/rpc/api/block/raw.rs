@@ -18,7 +18,7 @@ use crate::{
         },
         params::{NamesBlock, SelectorParam},
         protocol::error::Result,
-        run::{Backend, Run},
+        run::{Attempt, Backend},
     },
 };
 
@@ -33,7 +33,7 @@ impl Method for GetRawHeader {
     type Answer = Data;
     const EXAMPLE: Example = Example { params: r#"["0xffffff"]"#, answer: r#""0x""# };
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
         let selector = self.block.into();
         let block = or_unknown(backend.find(run.published, selector)?, selector)?;
         Ok(bytes(&mut run.out, block.map(|block| block.header_rlp()).transpose()?))
@@ -51,7 +51,7 @@ impl Method for GetRawBlock {
     type Answer = Data;
     const EXAMPLE: Example = Example { params: r#"["0xffffff"]"#, answer: r#""0x""# };
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
         let selector = self.block.into();
         let block = or_unknown(backend.block(run.published, selector)?, selector)?;
         Ok(bytes(&mut run.out, block.map(|block| block.rlp()).transpose()?))
@@ -69,10 +69,10 @@ impl Method for GetRawReceipts {
     type Answer = Option<Vec<Data>>;
     const EXAMPLE: Example = Example { params: r#"["latest"]"#, answer: "[]" };
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
         let selector = self.block.into();
         let block = or_unknown(backend.block(run.published, selector)?, selector)?;
-        let Run { meter, out, .. } = run;
+        let Attempt { meter, out, .. } = run;
         let Some(block) = block else { return Ok(json::null(out)) };
         json::metered_list(out, meter, block.transactions(), |out, one| {
             json::data(out, &one.receipt.encoded_2718());
@@ -95,7 +95,7 @@ impl Method for GetRawTransaction {
         answer: r#""0x""#,
     };
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
         let hash = B256::from(self.hash);
         let raw = raw_transaction(run.published.transaction(&hash))
             // The pool does not keep the blobs of a transaction.
@@ -121,7 +121,7 @@ impl<B: NamesBlock> Method for GetRawTransactionAt<B> {
         answer: r#""0x""#,
     };
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
         let block = backend.block(run.published, self.block.into())?;
         Ok(bytes(&mut run.out, raw_transaction(block.map(|block| (block, position(self.index))))))
     }

@@ -21,7 +21,7 @@ use crate::{
         params::{self, FilterParam, LogFilter, LogRange},
         protocol::error::{Result, RpcError},
         run::{
-            Backend, Run,
+            Attempt, Backend,
             filters::{Filter, KnownLogs, Move, PendingHashes, Position},
             request::Request,
             runner::RequestRunner,
@@ -43,7 +43,7 @@ impl Query for NewFilter {
         answer: r#""0x1f2e3d4c5b6a7988""#,
     };
 
-    fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer> {
+    fn answer(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Self::Answer> {
         let range = self.filter.range()?;
         let filter = Box::new(self.filter.into_filter("params[0]")?);
         let LogRange::Range(from, to) = range else {
@@ -82,7 +82,7 @@ queries! {
         r#"["0x1f2e3d4c5b6a7988"]"# => bool = "true", |asked, backend, _| backend.filters.uninstall(asked.id.0);
 }
 
-fn install(backend: &Backend, run: &Run<'_>, filter: Filter) -> Quantity<u64> {
+fn install(backend: &Backend, run: &Attempt<'_>, filter: Filter) -> Quantity<u64> {
     Quantity(backend.filters.install(run.client, filter))
 }
 
@@ -97,7 +97,7 @@ impl Method for GetFilterLogs {
     type Answer = Vec<json::Log>;
     const EXAMPLE: Example = Example { params: r#"["0x1f2e3d4c5b6a7988"]"#, answer: "[]" };
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
         let id = self.id.0;
         match &*backend.filters.ask(id)? {
             Filter::Logs { filter, range, .. } => write_logs(backend, run, filter, *range)?,
@@ -153,7 +153,7 @@ impl GetFilterChanges {
             let Self { id } = params::parse(&request.params, request.caller.dialect)?;
             let filter = runner.backend.filters.ask(id.0)?;
             let snapshots = runner.host.snapshots.clone();
-            let find = move |backend: &Backend, run: &mut Run<'_>| match &*filter {
+            let find = move |backend: &Backend, run: &mut Attempt<'_>| match &*filter {
                 Filter::Blocks(position) => {
                     let from = position.get();
                     new_blocks(backend.limits.max_logs, run, position, from, &snapshots.load())
@@ -183,7 +183,7 @@ impl GetFilterChanges {
 /// The position is read before the chain, so that no poll sees a chain that is older than its filter's position.
 fn new_blocks(
     most: usize,
-    run: &mut Run<'_>,
+    run: &mut Attempt<'_>,
     position: &Position<BlockNumHash>,
     from: Arc<BlockNumHash>,
     published: &Chain,
@@ -232,7 +232,7 @@ struct NewLogs<'a, 'r> {
     first: u64,
     last: u64,
     published: &'a Chain,
-    run: &'a mut Run<'r>,
+    run: &'a mut Attempt<'r>,
     /// The length of the answer before its first log.
     start: usize,
     count: usize,

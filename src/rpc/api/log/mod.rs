@@ -19,7 +19,7 @@ use crate::{
         json::{self, LogView, Lookup, Shape, TxPosition},
         params::{FilterParam, LogFilter, LogRange},
         protocol::error::{Result, RpcError},
-        run::{Backend, Run},
+        run::{Attempt, Backend},
     },
 };
 
@@ -44,7 +44,7 @@ impl Method for GetLogs {
         answer: "[]",
     };
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
         let range = self.filter.range()?;
         write_logs(backend, run, &self.filter.into_filter("params[0]")?, range)?;
         Ok(Lookup::Found)
@@ -73,8 +73,8 @@ fn write<'a>(
 
 /// Writes the matching logs of a range of blocks. Reads the bloom of each block, and the block's body only if the bloom
 /// matches.
-fn write_logs(backend: &Backend, run: &mut Run<'_>, filter: &LogFilter, range: LogRange) -> Result<()> {
-    let Run { published, meter, out, .. } = run;
+fn write_logs(backend: &Backend, run: &mut Attempt<'_>, filter: &LogFilter, range: LogRange) -> Result<()> {
+    let Attempt { published, meter, out, .. } = run;
     let (sealed, last) = match range {
         LogRange::Block(hash) => {
             let block = published.block(Selector::Hash(hash))?;

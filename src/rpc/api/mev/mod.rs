@@ -22,7 +22,7 @@ use crate::{
             hex::{Data, Quantity},
         },
         protocol::error::{Result, RpcError},
-        run::{Backend, Run},
+        run::{Attempt, Backend},
     },
 };
 
@@ -68,7 +68,7 @@ impl Query for SimBundle {
         answer: r#"{"success": true, "stateBlock": "0x1", "mevGasPrice": "0x3b9aca00", "profit": "0x1319718a5000", "refundableValue": "0x1319718a5000", "gasUsed": "0x5208", "logs": [{"txLogs": []}]}"#,
     };
 
-    fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<SimBundleResult> {
+    fn answer(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<SimBundleResult> {
         let SimBundleRequest { bundle, simulation, parent, timeout } = self.into_request(&backend.limits.shape)?;
         let snapshot = backend.select(run, parent)?;
         run.limit_time(timeout.filter(|timeout| *timeout > 0).map(Duration::from_millis));

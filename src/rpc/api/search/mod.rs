@@ -26,7 +26,7 @@ use crate::rpc::{
         error::{Result, RpcError},
     },
     run::{
-        Backend, Run,
+        Attempt, Backend,
         client::Client,
         request::{Request, open_answer},
         runner::RequestRunner,
@@ -119,7 +119,7 @@ impl RunRate for SearchRate {
 }
 
 /// Parses the parameters, and runs the beginning of the search. Returns the search with the form of its result.
-fn begin_search(backend: &Backend, run: &mut Run<'_>) -> Result<(BegunSearch, ResultForm)> {
+fn begin_search(backend: &Backend, run: &mut Attempt<'_>) -> Result<(BegunSearch, ResultForm)> {
     let request = params::parse::<Search>(run.params, run.dialect)?.into_request(run.dialect, &backend.limits.shape)?;
     let SearchRequest { search, selector, form } = request;
     let snapshot = backend.select(run, selector)?;

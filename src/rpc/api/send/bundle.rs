@@ -11,7 +11,7 @@ use crate::{
         json::hex::{Data, Fixed, Number, Quantity},
         params::{add_aliases, check_count, decode},
         protocol::error::{Result, RpcError},
-        run::{Backend, Run},
+        run::{Attempt, Backend},
     },
 };
 
@@ -64,7 +64,7 @@ pub struct BundleHash {
 
 impl Bundle {
     /// Checks the bundle, and decodes its transactions. Its name is that of the client of `run`.
-    fn into_sent(self, run: &mut Run<'_>) -> Result<SentBundle> {
+    fn into_sent(self, run: &mut Attempt<'_>) -> Result<SentBundle> {
         check_count(self.txs.len(), MAX_TRANSACTIONS)?;
         let transactions = self.txs.iter().enumerate().map(|(index, raw)| {
             // Recovering a sender takes about as long as a stride of the meter.
@@ -109,7 +109,7 @@ impl Query for SendBundle {
         answer: r#"{"bundleHash": "0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421"}"#,
     };
 
-    fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer> {
+    fn answer(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Self::Answer> {
         let bundle_hash = backend.pool.bundles.add(self.bundle.into_sent(run)?)?;
         Ok(BundleHash { bundle_hash: Fixed(bundle_hash.0) })
     }
@@ -168,7 +168,7 @@ impl From<BundleOutcome> for SentOutcome {
 }
 
 /// Returns the name that the client of `run` has given a bundle.
-fn name(uuid: String, run: &Run<'_>) -> Result<BundleName> {
+fn name(uuid: String, run: &Attempt<'_>) -> Result<BundleName> {
     let length = uuid.len();
     match (1..=MAX_UUID).contains(&length) {
         true => Ok(BundleName { client: run.client.map(str::to_owned), uuid }),

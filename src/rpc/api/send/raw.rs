@@ -17,7 +17,7 @@ use crate::rpc::{
     },
     params::parse,
     protocol::error::{Result, RpcError},
-    run::{Backend, Run, catch_up::await_published, request::Request, runner::RequestRunner},
+    run::{Attempt, Backend, catch_up::await_published, request::Request, runner::RequestRunner},
 };
 
 /// Takes a signed transaction into the pool, or says as geth does why not. A devnet mines it in its next sub-block; a static
@@ -37,7 +37,7 @@ impl Query for SendRaw {
         answer: r#""0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421""#,
     };
 
-    fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer> {
+    fn answer(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Self::Answer> {
         know_sender(run, &self.transaction.0)?;
         let (hash, commit) = backend.pool.add_raw(&self.transaction.0)?;
         run.commit = commit;
@@ -96,7 +96,7 @@ impl Serve for SendRawSync {
         match timeout(most, included).await {
             Ok(Some(published)) => {
                 let request = Request { published, ticket: runner.ticket(&request.caller), ..request };
-                let receipt = move |backend: &Backend, run: &mut Run<'_>| {
+                let receipt = move |backend: &Backend, run: &mut Attempt<'_>| {
                     write_receipt(backend, run, hash);
                     Ok(())
                 };
@@ -117,7 +117,7 @@ impl Serve for SendRawSync {
 
 /// Looks at the account of a transaction's sender, by which the pool checks it. If that is in an upstream's state, and not known, the
 /// request runs again.
-fn know_sender(run: &Run<'_>, raw: &[u8]) -> Result<()> {
+fn know_sender(run: &Attempt<'_>, raw: &[u8]) -> Result<()> {
     let world = &run.published.newest.world;
     if world.remote().is_some()
         && let Ok(SentTransaction { tx, .. }) = SentTransaction::decode(raw)
@@ -129,7 +129,7 @@ fn know_sender(run: &Run<'_>, raw: &[u8]) -> Result<()> {
 }
 
 /// Adds the transaction to the pool. Returns its hash, and the milliseconds that the client wants to wait.
-fn add(backend: &Backend, run: &mut Run<'_>) -> Result<(B256, Option<Number<u64>>)> {
+fn add(backend: &Backend, run: &mut Attempt<'_>) -> Result<(B256, Option<Number<u64>>)> {
     let SendRawSync { transaction, timeout } = parse(run.params, run.dialect)?;
     know_sender(run, &transaction.0)?;
     let (hash, commit) = backend.pool.add_raw(&transaction.0)?;

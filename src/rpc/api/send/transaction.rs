@@ -20,7 +20,7 @@ use crate::{
             dialect::Dialect,
             error::{REVERTED, Result, RpcError},
         },
-        run::{Backend, Run, request::Request, runner::RequestRunner},
+        run::{Attempt, Backend, request::Request, runner::RequestRunner},
     },
     wallet::{
         Asked, BatchCall, BatchRequest, ChosenFields, FeeError, Impersonated, MessageToSign, NONCE_TRIES,
@@ -79,7 +79,7 @@ impl Method for SendUnsigned {
     type Answer = Fixed<32>;
     const EXAMPLE: Example = SendTransaction::EXAMPLE;
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
         let call = sent(self.transaction, "params[0]", backend, run.dialect)?;
         check(backend, &call)?;
         send_from_open(backend, run, None, call).map(|()| Lookup::Found)
@@ -101,7 +101,7 @@ impl Method for FillTransaction {
         answer: FILLED,
     };
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
         let mut call = sent(self.transaction, "params[0]", backend, run.dialect)?;
         if let CallFees::Market { max_fee: None, max_priority } = call.fees
             && run.dialect.for_tests
@@ -152,7 +152,7 @@ impl Serve for SignTransaction {
 }
 
 /// Signs the transaction if its account is open. For an account of a key file returns it with the question to the approver.
-fn admit_signing(backend: &Backend, run: &mut Run<'_>) -> Result<Option<(SignatureRequest, Asked)>> {
+fn admit_signing(backend: &Backend, run: &mut Attempt<'_>) -> Result<Option<(SignatureRequest, Asked)>> {
     let SignTransaction { transaction } = parse(run.params, run.dialect)?;
     let mut call = sent(transaction, "params[0]", backend, run.dialect)?;
     let Some(gas) = call.gas else { return Err(refuse("gas not specified".to_owned())) };
@@ -185,7 +185,7 @@ fn admit_signing(backend: &Backend, run: &mut Run<'_>) -> Result<Option<(Signatu
 }
 
 /// Signs a transaction that may be signed, and writes it.
-fn write_signed(backend: &Backend, run: &mut Run<'_>, request: &SignatureRequest) -> Result<()> {
+fn write_signed(backend: &Backend, run: &mut Attempt<'_>, request: &SignatureRequest) -> Result<()> {
     let MessageToSign::Transaction(tx) = &request.message else {
         return Err(RpcError::internal("a message in the place of a transaction"));
     };
@@ -203,7 +203,7 @@ fn sent(transaction: CallObject, path: &str, backend: &Backend, dialect: &Dialec
 
 /// Sends the transaction, or admits it to the wallet if it is from an account of a key file. Returns it with the question to the
 /// approver if the policy requires approval.
-fn admit(backend: &Backend, run: &mut Run<'_>) -> Result<Option<(wallet::Waiting, Asked)>> {
+fn admit(backend: &Backend, run: &mut Attempt<'_>) -> Result<Option<(wallet::Waiting, Asked)>> {
     let SendTransaction { transaction } = parse(run.params, run.dialect)?;
     let call = sent(transaction, "params[0]", backend, run.dialect)?;
     let account = backend.wallet.accounts.find(call.from);
@@ -244,7 +244,7 @@ fn admit(backend: &Backend, run: &mut Run<'_>) -> Result<Option<(wallet::Waiting
 
 /// Checks that a transaction of the wallet, which has failed on `snapshot`, succeeds there all the same. Returns the error of
 /// `eth_estimateGas` if it does not.
-fn check_success(backend: &Backend, run: &mut Run<'_>, snapshot: &Snapshot, call: Call) -> Result<()> {
+fn check_success(backend: &Backend, run: &mut Attempt<'_>, snapshot: &Snapshot, call: Call) -> Result<()> {
     // Without fees, because the account was found to be able to pay.
     let call = Call { fees: CallFees::default(), nonce: None, ..call };
     run.meter = std::mem::take(&mut run.overlay.meter);
@@ -270,7 +270,13 @@ fn check(backend: &Backend, call: &Call) -> Result<()> {
 
 /// Fills in the fees and the gas limit that a call leaves open, as geth's `setDefaults` does, by an estimate on `on`. A call that
 /// `may_fail` gets the gas of a block if no gas lets it succeed. Returns the gas limit with the call.
-fn fill(backend: &Backend, run: &mut Run<'_>, on: &Snapshot, mut call: Call, may_fail: bool) -> Result<(Call, u64)> {
+fn fill(
+    backend: &Backend,
+    run: &mut Attempt<'_>,
+    on: &Snapshot,
+    mut call: Call,
+    may_fail: bool,
+) -> Result<(Call, u64)> {
     let least = call.nonce.map(|nonce| backend.pool.least_fees(&call.from, nonce)).unwrap_or_default();
     call.fees = fill_fees(backend, run, &call, least)?;
     let gas = match call.gas {
@@ -293,7 +299,7 @@ fn fill(backend: &Backend, run: &mut Run<'_>, on: &Snapshot, mut call: Call, may
 }
 
 /// Returns the fees of a call, with those filled in that it leaves open: at least `least`.
-fn fill_fees(backend: &Backend, run: &Run<'_>, call: &Call, least: LeastFees) -> Result<CallFees> {
+fn fill_fees(backend: &Backend, run: &Attempt<'_>, call: &Call, least: LeastFees) -> Result<CallFees> {
     let filled = backend.wallet.fees.fill(call.fees, call.authorization_list.is_some(), least, run.published);
     filled
         .or_else(|error| match error {
@@ -323,11 +329,11 @@ fn sign(account: Option<&SigningAccount>, call: Call, fields: TxFields) -> Resul
 /// Returns -32602 with the field's path if the transaction is malformed, and the errors of `eth_estimateGas`.
 pub fn sign_on(
     backend: &Backend,
-    run: &mut Run<'_>,
+    run: &mut Attempt<'_>,
     on: &Snapshot,
     transaction: CallObject,
     path: &str,
-    next_nonce: impl FnOnce(&Run<'_>, Address) -> u64,
+    next_nonce: impl FnOnce(&Attempt<'_>, Address) -> u64,
 ) -> Result<Recovered<TxEnvelope>> {
     let call = sent(transaction, path, backend, run.dialect)?;
     check(backend, &call)?;
@@ -338,7 +344,12 @@ pub fn sign_on(
 }
 
 /// Sends a transaction of an account that is open to all clients, or impersonated.
-fn send_from_open(backend: &Backend, run: &mut Run<'_>, account: Option<&SigningAccount>, call: Call) -> Result<()> {
+fn send_from_open(
+    backend: &Backend,
+    run: &mut Attempt<'_>,
+    account: Option<&SigningAccount>,
+    call: Call,
+) -> Result<()> {
     let chain_id = backend.spec.chain_id();
     // The transaction will run on the pre-confirmed state.
     let (call, gas) = fill(backend, run, &run.published.newest, call, run.dialect.for_tests)?;

@@ -17,7 +17,7 @@ use crate::{
     rpc::{
         json::Lookup,
         protocol::{dialect::Dialect, error::Result},
-        run::{Backend, Run},
+        run::{Attempt, Backend},
     },
     state::Overlay,
 };
@@ -33,7 +33,7 @@ impl Method for SimulateV1 {
         answer: r#"[{"number": "0x2", "calls": [{"returnData": "0x", "logs": [], "gasUsed": "0x5208", "maxUsedGas": "0x5208", "status": "0x1"}]}]"#,
     };
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
         simulate(backend, run, self.into_request(run.dialect, &backend.limits.shape)?)?;
         Ok(Lookup::Found)
     }
@@ -46,13 +46,13 @@ impl Method for Simulate {
         answer: r#"[{"fork": "osaka", "calls": [{"status": "0x1"}]}]"#,
     };
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
         simulate(backend, run, self.into_request(run.dialect, &backend.limits.shape)?)?;
         Ok(Lookup::Found)
     }
 }
 
-fn simulate(backend: &Backend, run: &mut Run<'_>, request: SimulationRequest) -> Result<()> {
+fn simulate(backend: &Backend, run: &mut Attempt<'_>, request: SimulationRequest) -> Result<()> {
     let is_long = request.simulation.blocks.len() > INLINE_BLOCKS || request.simulation.calls() > INLINE_CALLS;
     if run.meter.is_short() && is_long {
         return Err(run.move_to_worker());

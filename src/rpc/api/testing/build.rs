@@ -23,7 +23,7 @@ use crate::{
         },
         params::{decode, with_sender},
         protocol::error::{Result, RpcError},
-        run::{Backend, Run},
+        run::{Attempt, Backend},
     },
     source::sub_block::{SubBlock, extend},
 };
@@ -80,7 +80,7 @@ impl Method for BuildBlock {
         answer: r#"{"executionPayload": {"parentHash": "0xc5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470", "feeRecipient": "0x00000000000000000000000000000000000000aa", "stateRoot": "0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421", "receiptsRoot": "0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421", "logsBloom": "0x00", "prevRandao": "0x0000000000000000000000000000000000000000000000000000000000000001", "blockNumber": "0x1", "gasLimit": "0x3938700", "gasUsed": "0x0", "timestamp": "0xffffffff", "extraData": "0x", "baseFeePerGas": "0x7", "blockHash": "0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421", "transactions": [], "withdrawals": [], "blobGasUsed": "0x0", "excessBlobGas": "0x0"}, "blockValue": "0x0", "blobsBundle": {"commitments": [], "proofs": [], "blobs": []}, "executionRequests": [], "shouldOverrideBuilder": false}"#,
     };
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
         let (count, most) = (self.transactions.as_ref().map_or(0, Vec::len), backend.limits.shape.max_block_calls);
         if count > most {
             return Err(RpcError::limit(format!("params[2]: too many transactions: {count}, at most {most}")));
@@ -138,7 +138,7 @@ impl Method for BuildBlock {
 }
 
 /// Returns the snapshot of a step, unless the step has missed state of an upstream. The request then runs again.
-fn known(run: &mut Run<'_>, applied: Applied) -> Result<Snapshot> {
+fn known(run: &mut Attempt<'_>, applied: Applied) -> Result<Snapshot> {
     run.overlay.add_missed(applied.missed);
     run.ensure_complete()?;
     Ok(applied.snapshot)

@@ -16,7 +16,7 @@ use crate::{
         json::{self, Shape},
         params,
         protocol::error::{Result, RpcError},
-        run::{Backend, Run, request::Request, runner::RequestRunner},
+        run::{Attempt, Backend, request::Request, runner::RequestRunner},
     },
     source::testing::ChainChange,
 };
@@ -42,13 +42,13 @@ impl Serve for MineDetailed {
         let ChainChange::Mine { blocks, .. } = change else { return Err(RpcError::internal("another change")) };
         testing.make(&request, change).await?;
         let published = runner.published();
-        let write = move |backend: &Backend, run: &mut Run<'_>| write(backend, run, blocks);
+        let write = move |backend: &Backend, run: &mut Attempt<'_>| write(backend, run, blocks);
         runner.write(Request { published, ..request }, write).await
     }
 }
 
 /// Writes the newest `count` blocks.
-fn write(backend: &Backend, run: &mut Run<'_>, count: u64) -> Result<()> {
+fn write(backend: &Backend, run: &mut Attempt<'_>, count: u64) -> Result<()> {
     let newest = run.published.head().number();
     let mut blocks = Vec::new();
     for number in (newest + 1).saturating_sub(count)..=newest {

@@ -13,7 +13,7 @@ use crate::{
         json::hex::{Data, Number},
         params::{self, CallObject},
         protocol::error::{Result, RpcError},
-        run::{Backend, Run, request::Request, runner::RequestRunner},
+        run::{Attempt, Backend, request::Request, runner::RequestRunner},
     },
     source::testing::{ChainChange, ChangeError},
 };
@@ -58,7 +58,7 @@ impl Serve for Reorganise {
 }
 
 /// Returns the transactions of the new blocks, signed.
-fn sign(backend: &Backend, run: &mut Run<'_>) -> Result<Vec<Vec<Recovered<TxEnvelope>>>> {
+fn sign(backend: &Backend, run: &mut Attempt<'_>) -> Result<Vec<Vec<Recovered<TxEnvelope>>>> {
     let Reorganise { depth: Number(depth), transactions } = params::parse(run.params, run.dialect)?;
     let published = run.published;
     let head = published.head().number();

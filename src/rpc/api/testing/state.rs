@@ -12,7 +12,7 @@ use crate::{
         json::{self, Lookup, hex::Data},
         params,
         protocol::error::{Result, RpcError},
-        run::{Backend, Run, request::Request, runner::RequestRunner},
+        run::{Attempt, Backend, request::Request, runner::RequestRunner},
     },
     source::testing::{ChainChange, state_file::StateFile},
 };
@@ -33,7 +33,7 @@ impl Method for Dump {
         answer: r#""0x1f8b0800000000000203ab564a4c4ece2fcd2b2956b2aaaead05004987d0640f000000""#,
     };
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
         if self.preserve_historical_states == Some(true) {
             return Err(RpcError::params(
                 "params[0]: true: expected false: the states of earlier blocks are not dumped",

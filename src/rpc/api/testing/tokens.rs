@@ -16,7 +16,7 @@ use crate::{
         json::hex::{Fixed, Number},
         params,
         protocol::error::{Result, RpcError},
-        run::{Backend, Run, request::Request, runner::RequestRunner},
+        run::{Attempt, Backend, request::Request, runner::RequestRunner},
     },
     source::testing::{AccountEdit, ChainChange},
 };
@@ -84,7 +84,7 @@ async fn set(
     data: Bytes,
     amount: U256,
 ) -> Result<Vec<u8>> {
-    let find = move |backend: &Backend, run: &mut Run<'_>| find_slot(backend, run, token, data.clone(), amount);
+    let find = move |backend: &Backend, run: &mut Attempt<'_>| find_slot(backend, run, token, data.clone(), amount);
     let ((contract, slot), _) = runner.run(request.clone(), find).await?;
     let edit = AccountEdit { address: contract, slot: Some((slot, amount)), ..AccountEdit::default() };
     testing.make(&request, ChainChange::Edit(edit)).await?;
@@ -94,7 +94,7 @@ async fn set(
 /// Returns the slot that, set to `amount`, is the result of the call, and the contract that has it: that of a proxy is the token's own.
 fn find_slot(
     backend: &Backend,
-    run: &mut Run<'_>,
+    run: &mut Attempt<'_>,
     token: Address,
     data: Bytes,
     amount: U256,

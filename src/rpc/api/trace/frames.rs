@@ -27,7 +27,7 @@ use crate::{
         },
         params::{SelectorParam, select},
         protocol::error::{Result, RpcError},
-        run::{Backend, Run},
+        run::{Attempt, Backend},
     },
 };
 
@@ -42,7 +42,7 @@ impl Method for Block {
     type Answer = Vec<Frame>;
     const EXAMPLE: Example = Example { params: r#"["latest"]"#, answer: "[]" };
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
         let block = find_block(backend, run.published, self.block.into())?;
         let mut page = TracePage::all(backend.limits.max_response);
         run.out.push(b'[');
@@ -65,7 +65,7 @@ impl Method for Transaction {
     const EXAMPLE: Example =
         Example { params: r#"["0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421"]"#, answer: "null" };
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
         let Some((block, index)) = find(run.published, self.hash)? else {
             run.out.extend_from_slice(b"null");
             return Ok(Lookup::Found);
@@ -104,7 +104,7 @@ impl Method for Get {
         answer: "null",
     };
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
         let start = run.out.len();
         // The list of indices selects a trace only if it has one element, as in Erigon and reth.
         if let (Some((block, at)), [Number(index)]) = (find(run.published, self.hash)?, &self.indices[..]) {
@@ -151,7 +151,7 @@ impl Method for Filter {
         answer: "[]",
     };
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
         let filter = self.filter;
         let addresses = |list: Option<Vec<Fixed<20>>>| list.unwrap_or_default().into_iter().map(Fixed::into).collect();
         let matcher = TraceFilter {
@@ -200,7 +200,7 @@ impl Method for Filter {
 /// Replays a block, and adds the frames of some of its transactions that match to a page.
 fn frames_of(
     backend: &Backend,
-    run: &mut Run<'_>,
+    run: &mut Attempt<'_>,
     block: &ledger::Block,
     traced: std::ops::Range<usize>,
     page: &mut TracePage,
@@ -218,7 +218,7 @@ fn frames_of(
 /// Adds the rewards of a block before the merge that match to a page: its own, and those of its uncles.
 fn rewards_of(
     backend: &Backend,
-    run: &mut Run<'_>,
+    run: &mut Attempt<'_>,
     block: &ledger::Block,
     page: &mut TracePage,
     matches: impl Fn(&LocalizedTransactionTrace) -> bool,

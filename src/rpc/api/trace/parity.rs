@@ -21,7 +21,7 @@ use crate::{
             select, state_overrides,
         },
         protocol::error::{Result, RpcError},
-        run::{Backend, Run},
+        run::{Attempt, Backend},
     },
 };
 
@@ -61,7 +61,7 @@ impl Method for Call {
         answer: r#"{"output": "0x", "stateDiff": {}, "trace": [], "vmTrace": null}"#,
     };
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
         let state = state_overrides(self.state_overrides, "params[3]")?;
         let block = call_block_overrides(self.block_overrides, "params[4]", "trace_call")?;
         let calls = vec![self.call.into_call("params[0]", run.dialect)?.into()];
@@ -92,7 +92,7 @@ impl Method for CallMany {
         answer: r#"[{"output": "0x", "stateDiff": {}, "trace": [], "vmTrace": null}]"#,
     };
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
         let (count, limits) = (self.calls.len(), &backend.limits.shape);
         let most = limits.max_block_calls.min(limits.max_calls);
         if count > most {
@@ -124,7 +124,7 @@ impl Method for ReplayBlock {
     type Answer = Vec<ParityTrace>;
     const EXAMPLE: Example = Example { params: r#"["latest", ["trace"]]"#, answer: "[]" };
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
         let block = find_block(backend, run.published, self.block.into())?;
         run.out.push(b'[');
         if !block.is_empty() {
@@ -159,7 +159,7 @@ impl Method for ReplayTransaction {
         answer: r#"{"output": "0x", "stateDiff": null, "trace": [], "vmTrace": null}"#,
     };
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
         let (block, index) = find_traced(run.published, self.hash)?;
         replay(backend, run, &block, index..index + 1, &Tracer::Parity(self.trace_types.0), |out, _, trace| {
             json::trace(out, &trace, backend.limits.max_response)

@@ -12,12 +12,12 @@ use crate::{
         json::{self, Lookup, hex::Fixed},
         params::ManyRequest,
         protocol::error::{Result, RpcError},
-        run::{Backend, Run},
+        run::{Attempt, Backend},
     },
 };
 
 /// Traces one call, and writes its trace.
-pub fn trace_call(backend: &Backend, run: &mut Run<'_>, call: &ManyRequest, tracer: Tracer) -> Result<Lookup> {
+pub fn trace_call(backend: &Backend, run: &mut Attempt<'_>, call: &ManyRequest, tracer: Tracer) -> Result<Lookup> {
     let traces = trace_calls(backend, run, call, &[tracer], "params[2].txIndex", |_, _| "params[0]".to_owned())?;
     let trace = traces.iter().flatten().next().ok_or_else(|| RpcError::internal("a call that ran has no trace"))?;
     json::trace(&mut run.out, trace, backend.limits.max_response)?;
@@ -28,7 +28,7 @@ pub fn trace_call(backend: &Backend, run: &mut Run<'_>, call: &ManyRequest, trac
 /// block, and `path` returns that of a call, for errors.
 pub fn trace_calls(
     backend: &Backend,
-    run: &mut Run<'_>,
+    run: &mut Attempt<'_>,
     calls: &ManyRequest,
     tracers: &[Tracer],
     index: &str,
@@ -79,7 +79,7 @@ pub fn find_transaction(published: &Chain, hash: Fixed<32>) -> Result<(Block, us
 /// Replays `block`, and passes the traces of some of its transactions to `write`, with the buffer of the response.
 pub fn replay(
     backend: &Backend,
-    run: &mut Run<'_>,
+    run: &mut Attempt<'_>,
     block: &Block,
     traced: Range<usize>,
     tracer: &Tracer,
@@ -87,7 +87,7 @@ pub fn replay(
 ) -> Result<()> {
     let before = before(run.published, block)?;
     run.reset_to(&before);
-    let Run { overlay, out, .. } = run;
+    let Attempt { overlay, out, .. } = run;
     engine::trace_block(
         &backend.spec,
         block,

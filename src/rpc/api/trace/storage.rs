@@ -17,7 +17,7 @@ use crate::{
         },
         params::SelectorParam,
         protocol::error::{Result, RpcError},
-        run::{Backend, Run},
+        run::{Attempt, Backend},
     },
     state::Account,
 };
@@ -69,7 +69,7 @@ impl Method for StorageRange {
         answer: r#"{"storage": {}, "nextKey": null}"#,
     };
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
         let Data(start) = self.key_start;
         if start.len() > 32 {
             let text = format!("params[3]: {} bytes: expected at most 32, the beginning of a hashed key", start.len());

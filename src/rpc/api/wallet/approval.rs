@@ -11,7 +11,7 @@ use crate::{
         api::{Example, Method},
         json::{self, Lookup},
         protocol::error::Result,
-        run::{Backend, Run, request::Request, runner::RequestRunner},
+        run::{Attempt, Backend, request::Request, runner::RequestRunner},
     },
     wallet::{Asked, Requester, SigningAccount, WaitingList, WalletError},
 };
@@ -26,7 +26,7 @@ impl Method for GetApprovals {
     const EXAMPLE: Example =
         Example { params: "[]", answer: r#"{"batches": [], "more": 0, "withdrawn": [{"client": "one", "ids": 2}]}"# };
 
-    fn run(self, backend: &Backend, run: &mut Run<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
         backend.wallet.check_use(run.may_use_wallet).map_err(|error| run.dialect.wallet_error(error))?;
         let waiting = WaitingList::of(&backend.wallet.approvals);
         json::bounded_value(&mut run.out, &waiting, backend.limits.max_response)?;
@@ -45,8 +45,8 @@ pub async fn answer<T: Send + Sync + 'static>(
     runner: &Arc<RequestRunner>,
     request: Request,
     account: Option<Address>,
-    admit: impl Fn(&Backend, &mut Run<'_>) -> Result<Option<(T, Asked)>> + Clone + Send + Sync + 'static,
-    finish: fn(&Backend, &mut Run<'_>, &T) -> Result<()>,
+    admit: impl Fn(&Backend, &mut Attempt<'_>) -> Result<Option<(T, Asked)>> + Clone + Send + Sync + 'static,
+    finish: fn(&Backend, &mut Attempt<'_>, &T) -> Result<()>,
 ) -> Result<Vec<u8>> {
     refresh(runner, &request, account).await;
     let (admitted, answer) = runner.run(request.clone(), admit).await?;
@@ -55,7 +55,7 @@ pub async fn answer<T: Send + Sync + 'static>(
     // Nonces and fees are those of this moment.
     refresh(runner, &request, account).await;
     let waiting = Arc::new(waiting);
-    let finish = move |backend: &Backend, run: &mut Run<'_>| finish(backend, run, &waiting);
+    let finish = move |backend: &Backend, run: &mut Attempt<'_>| finish(backend, run, &waiting);
     runner.write(request, finish).await
 }
 
@@ -83,6 +83,6 @@ async fn approved(runner: &RequestRunner, request: Request, asked: Asked) -> Res
 }
 
 /// Returns the client of a run, as an approver sees it.
-pub fn asker(run: &Run<'_>) -> Requester {
+pub fn asker(run: &Attempt<'_>) -> Requester {
     Requester { client: run.client.map(str::to_owned), page: run.page.map(str::to_owned) }
 }

@@ -16,7 +16,7 @@ use crate::{
         api::{Example, Serve},
         json::{self, hex::Quantity},
         protocol::error::{Result, RpcError},
-        run::{Backend, Run, request::Request, runner::RequestRunner},
+        run::{Attempt, Backend, request::Request, runner::RequestRunner},
     },
     wallet::{Asked, BatchId, BatchRequest, PreparedBatch, SigningAccount, SimulatedCall},
 };
@@ -74,7 +74,7 @@ impl Serve for SendCalls {
             let first = || runner.backend.wallet.accounts.first().map(SigningAccount::address);
             batch.from.or_else(first)
         });
-        let admit = |backend: &Backend, run: &mut Run<'_>| {
+        let admit = |backend: &Backend, run: &mut Attempt<'_>| {
             let batch = SendCalls::parse(run.params, run.dialect).map_err(|error| run.dialect.wallet_error(error))?;
             let prepared = prepare(backend, run, batch)?;
             send_or_ask(backend, run, prepared)
@@ -88,7 +88,7 @@ impl Serve for SendCalls {
 /// # Errors
 ///
 /// Returns the wallet's error with the dialect's code, or -32005 if the state is not retained.
-pub fn prepare(backend: &Backend, run: &mut Run<'_>, batch: BatchRequest) -> Result<PreparedBatch> {
+pub fn prepare(backend: &Backend, run: &mut Attempt<'_>, batch: BatchRequest) -> Result<PreparedBatch> {
     backend.admit(run.published, Selector::Pending)?;
     let meter = std::mem::take(&mut run.meter);
     let prepared = backend.wallet.admit(batch, run.may_use_wallet, run.overlay, meter);
@@ -101,7 +101,11 @@ pub fn prepare(backend: &Backend, run: &mut Run<'_>, batch: BatchRequest) -> Res
 /// # Errors
 ///
 /// Returns the wallet's error with the dialect's code.
-pub fn send_or_ask(backend: &Backend, run: &mut Run<'_>, prepared: PreparedBatch) -> Result<Option<(Waiting, Asked)>> {
+pub fn send_or_ask(
+    backend: &Backend,
+    run: &mut Attempt<'_>,
+    prepared: PreparedBatch,
+) -> Result<Option<(Waiting, Asked)>> {
     if !backend.wallet.policy.ask {
         return sign(backend, run, prepared).map(|()| None);
     }
@@ -118,7 +122,7 @@ pub fn send_or_ask(backend: &Backend, run: &mut Run<'_>, prepared: PreparedBatch
 /// # Errors
 ///
 /// Returns the wallet's error with the dialect's code.
-pub fn send_approved(backend: &Backend, run: &mut Run<'_>, waiting: &Waiting) -> Result<()> {
+pub fn send_approved(backend: &Backend, run: &mut Attempt<'_>, waiting: &Waiting) -> Result<()> {
     backend.admit(run.published, Selector::Pending)?;
     let mut waiting = waiting.lock();
     let is_sent = || RpcError::internal("the batch has already been sent");
@@ -131,7 +135,7 @@ pub fn send_approved(backend: &Backend, run: &mut Run<'_>, waiting: &Waiting) ->
 
 /// Writes the response, then signs and submits the batch. A response that is too long is rejected before that, because its error
 /// would hide that the batch is sent. The response to a transaction is its hash.
-fn sign(backend: &Backend, run: &mut Run<'_>, prepared: PreparedBatch) -> Result<()> {
+fn sign(backend: &Backend, run: &mut Attempt<'_>, prepared: PreparedBatch) -> Result<()> {
     let is_transaction = prepared.is_transaction();
     if !is_transaction {
         json::value(&mut run.out, &SentBatch::of(&prepared));

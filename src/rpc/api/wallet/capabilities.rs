@@ -11,7 +11,7 @@ use crate::{
         api::{Example, Query},
         json::hex::{Fixed, Quantity},
         protocol::error::Result,
-        run::{Backend, Run},
+        run::{Attempt, Backend},
     },
     wallet::AtomicSupport,
 };
@@ -53,7 +53,7 @@ impl Query for GetCapabilities {
         answer: r#"{"0x7a69": {"atomic": {"status": "ready"}, "gasLimitOverride": {"supported": true}}}"#,
     };
 
-    fn answer(self, backend: &Backend, run: &mut Run<'_>) -> Result<Self::Answer> {
+    fn answer(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Self::Answer> {
         let allowed = backend.wallet.check_use(run.may_use_wallet);
         let account = self.account.into();
         let support = allowed.and_then(|()| backend.wallet.support(account, run.published, run.overlay));

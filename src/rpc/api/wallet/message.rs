@@ -20,7 +20,7 @@ use crate::{
         },
         params::{parse, text_or_object},
         protocol::error::{Result, RpcError},
-        run::{Backend, Run, request::Request, runner::RequestRunner},
+        run::{Attempt, Backend, request::Request, runner::RequestRunner},
     },
     shown::cut,
     wallet::{Asked, MessageToSign, SignatureRequest, TypedMessage, WalletError},
@@ -165,7 +165,7 @@ async fn sign<M: DeserializeOwned + 'static>(
     request: Request,
     read: fn(M) -> Result<SignatureRequest>,
 ) -> Result<Vec<u8>> {
-    let check = move |backend: &Backend, run: &mut Run<'_>| {
+    let check = move |backend: &Backend, run: &mut Attempt<'_>| {
         let message = read(parse(run.params, run.dialect)?)?;
         admit(backend, run, message, write_signature)
     };
@@ -176,9 +176,9 @@ async fn sign<M: DeserializeOwned + 'static>(
 /// approval.
 pub fn admit(
     backend: &Backend,
-    run: &mut Run<'_>,
+    run: &mut Attempt<'_>,
     message: SignatureRequest,
-    finish: fn(&Backend, &mut Run<'_>, &SignatureRequest) -> Result<()>,
+    finish: fn(&Backend, &mut Attempt<'_>, &SignatureRequest) -> Result<()>,
 ) -> Result<Option<(SignatureRequest, Asked)>> {
     let dialect = run.dialect;
     let refuse = |error: WalletError| dialect.wallet_error(error);
@@ -193,7 +193,7 @@ pub fn admit(
 }
 
 /// Signs a message that was checked and, if the policy asks for it, approved, and writes the signature.
-fn write_signature(backend: &Backend, run: &mut Run<'_>, message: &SignatureRequest) -> Result<()> {
+fn write_signature(backend: &Backend, run: &mut Attempt<'_>, message: &SignatureRequest) -> Result<()> {
     let signature = backend.wallet.sign_message(message).map_err(|error| run.dialect.wallet_error(error))?;
     json::data(&mut run.out, &signature.as_bytes());
     Ok(())

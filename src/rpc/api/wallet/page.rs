@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use crate::rpc::{
     json::hex::{Fixed, Quantity},
     protocol::error::{Result, RpcError},
-    run::{Backend, Run},
+    run::{Attempt, Backend},
 };
 
 /// EIP-3326's code for a chain that the wallet does not have.
@@ -79,7 +79,7 @@ struct Caveat {
 }
 
 impl Permission {
-    fn of(backend: &Backend, run: &Run<'_>) -> Self {
+    fn of(backend: &Backend, run: &Attempt<'_>) -> Self {
         Self {
             invoker: run.page.map(str::to_owned),
             parent_capability: "eth_accounts",
@@ -111,7 +111,7 @@ struct ChainParam {
 }
 
 /// Checks that the client may use the accounts. Such a client is connected to all of them.
-fn connect(backend: &Backend, run: &Run<'_>) -> Result<()> {
+fn connect(backend: &Backend, run: &Attempt<'_>) -> Result<()> {
     let checked = backend.wallet.check_use(run.may_use_wallet).and_then(|()| backend.wallet.check_policy());
     checked.map_err(|error| run.dialect.wallet_error(error))
 }

@@ -8,7 +8,7 @@ use crate::{
     rpc::{
         json::hex::{Data, Fixed, Quantity},
         protocol::error::Result,
-        run::{Backend, Run},
+        run::{Attempt, Backend},
     },
     wallet::{BatchId, BatchStatus, CallsReceipt, TakenTx, WaitingTx},
 };
@@ -100,7 +100,7 @@ struct ReplacedTransaction {
     by: Option<Fixed<32>>,
 }
 
-fn calls_status(backend: &Backend, run: &Run<'_>, IdParam(id): IdParam) -> Result<BatchStatus> {
+fn calls_status(backend: &Backend, run: &Attempt<'_>, IdParam(id): IdParam) -> Result<BatchStatus> {
     let allowed = backend.wallet.check_use(run.may_use_wallet);
     let status = allowed.and_then(|()| backend.wallet.status(id, run.overlay));
     status.map_err(|error| run.dialect.wallet_error(error))

@@ -22,7 +22,7 @@ use crate::{
         params::{self, ShapeLimits},
         protocol::error::{Result, RpcError},
         run::{
-            Backend, Run,
+            Attempt, Backend,
             request::{Request, open_answer},
             runner::RequestRunner,
         },
@@ -51,7 +51,7 @@ impl Serve for Begin {
     };
 
     async fn serve(watches: &Watches, runner: &Arc<RequestRunner>, request: Request) -> Result<Vec<u8>> {
-        let parse = |run: &Run<'_>, limits: &ShapeLimits, room: WatchRoom| {
+        let parse = |run: &Attempt<'_>, limits: &ShapeLimits, room: WatchRoom| {
             let Self { bundles, block } = params::parse(run.params, run.dialect)?;
             WatchRequest::of(bundles, block, 0, run.dialect, limits, room)
         };
@@ -68,7 +68,7 @@ impl Serve for Begin {
 ///
 /// Returns those of `presim_watch`.
 pub async fn subscribe(watches: &Watches, runner: &Arc<RequestRunner>, request: &Request) -> Result<Vec<u8>> {
-    let parse = |run: &Run<'_>, limits: &ShapeLimits, room: WatchRoom| {
+    let parse = |run: &Attempt<'_>, limits: &ShapeLimits, room: WatchRoom| {
         let BeginBySubscription { bundles, block, .. } = params::parse(run.params, run.dialect)?;
         WatchRequest::of(bundles, block, 1, run.dialect, limits, room)
     };
@@ -82,13 +82,13 @@ async fn begin_watch(
     watches: &Watches,
     runner: &Arc<RequestRunner>,
     request: &Request,
-    parse: fn(&Run<'_>, &ShapeLimits, WatchRoom) -> Result<WatchRequest>,
+    parse: fn(&Attempt<'_>, &ShapeLimits, WatchRoom) -> Result<WatchRequest>,
 ) -> Result<((WatchId, SnapshotId), Vec<u8>)> {
     let list = &watches.list;
     let owner = request.caller.client.name().map(str::to_owned);
     let bytes = list.room(owner.as_deref()).saturating_sub(Watch::BYTES);
     let room = WatchRoom { bundles: list.limits.bundles, bytes };
-    let parse = move |backend: &Backend, run: &mut Run<'_>| parse(run, &backend.limits.shape, room);
+    let parse = move |backend: &Backend, run: &mut Attempt<'_>| parse(run, &backend.limits.shape, room);
     let (parsed, out) = runner.run(request.clone(), parse).await?;
     let WatchRequest { bundles, selector, bytes } = parsed;
     let (dialect, backend, id) = (request.caller.dialect, &runner.backend, WatchId(rand::random()));

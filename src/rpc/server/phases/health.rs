@@ -165,7 +165,7 @@ pub fn health(
     let late = published.late_blocks().take(LATE_SHOWN).map(|(number, late)| LateBlock {
         number: U64::from(number),
         hash: late.hash,
-        ms: late.since.elapsed().as_millis(),
+        ms: late.waiting_since.elapsed().as_millis(),
     });
     let (upstream, upstream_problem) = match upstream {
         None => (None, None),
