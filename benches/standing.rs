@@ -2,7 +2,7 @@
 //!
 //! 10,000 bundles of two swaps over 300 pools stand on a devnet, in a process of its own. In each sub-block, transfers
 //! touch what 5 % of the bundles have read; then the same where each snapshot opens a block. Compared is the CPU time of
-//! the node per sub-block: with nothing, with the standing bundles, and with all bundles asked for anew in batches. Each
+//! the node per sub-block: with nothing, with the standing bundles, and with all bundles asked for again in batches. Each
 //! figure is printed with its goal, when the first and the last changed answer arrive after the snapshot, the time to
 //! publish, and the memory of the bundles among them. Skips where the benchmark's genesis is absent.
 
@@ -194,7 +194,7 @@ async fn measure(world: &PoolWorld, opens: bool) {
     let mut published = vec![node.publishing()];
     let nothing = phase(world, &node, &mut sender, &mut snapshots, None, &[], ROUNDS, &mut nonce).await;
     published.push(node.publishing());
-    // All bundles anew, for each sub-block.
+    // All bundles again, for each sub-block.
     let all = phase(world, &node, &mut sender, &mut snapshots, None, &bundles, ROUNDS, &mut nonce).await;
     // The bundles stand.
     let mut watcher = open(&node).await;

@@ -426,7 +426,7 @@ impl Actors {
         }
 
         if let Some(at) = spec.unexecuted_fork() {
-            tracing::warn!("presim does not execute {at}, which the chain has: look for a newer presim");
+            tracing::warn!("presim does not execute {at}, which the chain has: upgrade presim");
         }
         let lacks_rules = !spec.natives().is_empty();
         let pool = parts::pool(&config, &spec, &snapshots, &store)?;
@@ -567,7 +567,7 @@ impl Actors {
             join_all(self.workers.iter().map(|worker| worker.send(Drain))).await
         };
         if tokio::time::timeout(GRACE, drained).await.is_err() {
-            tracing::warn!("requests are under way that do not end: the node stops without them");
+            tracing::warn!("stopping although some requests have not ended");
         }
         drop(self.socket);
         if let Some(sender) = self.sender {

@@ -146,7 +146,7 @@ fn hang_up(node: &Node) -> ControlFlow<()> {
     }
     match access.read_files() {
         Ok(tokens) => tracing::info!(tokens, "SIGHUP: the token files were read again"),
-        Err(error) => tracing::error!(%error, "SIGHUP: the token files are not used: the tokens stay as they were"),
+        Err(error) => tracing::error!(%error, "SIGHUP: the token files cannot be used: the tokens are unchanged"),
     }
     ControlFlow::Continue(())
 }

@@ -91,7 +91,7 @@ impl Body {
     }
 }
 
-/// Returns the id that is written for `number`. The numbers past the last id begin anew.
+/// Returns the id that is written for `number`. The numbers past the last id start again.
 pub fn written(number: u64) -> u64 {
     FIRST_ID + (number % IDS)
 }

@@ -23,7 +23,7 @@ use crate::{
 /// First and longest delay before a connection is tried again.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 
-/// Runs one connection, which is opened anew whenever it has ended.
+/// Runs one connection, which is opened again whenever it has ended.
 pub async fn client(generator: Rc<Generator>, mut connection: Option<Connection>) {
     let mut backoff = BACKOFF.0;
     // The cause of the first failed attempt to connect since the last connection.

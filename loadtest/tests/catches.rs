@@ -180,7 +180,7 @@ fn a_dropped_connection_is_an_error_each_time_and_is_made_anew() {
     assert_eq!(run.fault("disconnected"), dropped, "{}", run.stdout);
     assert_eq!(run.summary("/right"), 475.0, "the others go on: {}", run.stdout);
     let reconnects = run.summary("/reconnects") as u64;
-    assert!((dropped - 1..=dropped).contains(&reconnects), "the last need not be made anew: {}", run.stdout);
+    assert!((dropped - 1..=dropped).contains(&reconnects), "the last need not be made again: {}", run.stdout);
     assert_eq!(run.code, Some(1));
 }
 

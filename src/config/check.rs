@@ -207,7 +207,7 @@ impl FleetConfig {
         Some(if self.publish.is_some() && self.follow.is_some() {
             conflict("--publish", "--follow", "a node makes the snapshots of a fleet or follows them")
         } else if self.publish_anew && self.publish.is_none() {
-            needs("--publish-anew", "--publish", "the servers whose stream begins anew")
+            needs("--publish-anew", "--publish", "the servers whose stream starts again")
         } else if let Some((flag, _)) = needs_server.iter().find(|(_, given)| *given && !has_server) {
             needs(flag, "--publish or --follow", "the servers that it is about")
         } else if self.nats_cert.is_some() != self.nats_key.is_some() {

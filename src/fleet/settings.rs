@@ -34,7 +34,7 @@ pub struct JoiningSettings {
     pub fleet: Option<String>,
     /// The address at which the node listens, which is a part of its name.
     pub listen: SocketAddr,
-    /// Whether the fleet begins anew with the node's chain.
+    /// Whether restarting the fleet's stream with the node's chain.
     pub anew: bool,
     /// Whether the node has a wallet, whose place the fleet is to know.
     pub has_wallet: bool,

@@ -164,7 +164,7 @@ fn own_source(config: &Config) -> String {
             let kept = match &config.data_dir {
                 Some(dir) => format!("kept in {}: the next start goes on with it", dir.display()),
                 None => {
-                    "ephemeral, kept in memory only: it begins anew with each start (--data-dir keeps it)".to_owned()
+                    "ephemeral, kept in memory only: it starts again with each start (--data-dir keeps it)".to_owned()
                 }
             };
             match when_mined(config) {

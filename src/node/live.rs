@@ -284,7 +284,7 @@ async fn check_for_newer_forks(upstream: &Upstream, spec: &ChainSpec, deadline: 
     if let Some(time) = forks.times().find(|time| !spec.executes_fork_at(*time)) {
         tracing::warn!(
             time,
-            "the upstream has a fork at this time that presim does not know: blocks after it may not be executed here: look for a newer presim, or give --fork"
+            "the upstream has a fork at this time that presim does not know: blocks after it may not be executed here: upgrade presim, or give --fork"
         );
         upstream.note_newer_fork(time);
     }

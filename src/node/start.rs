@@ -411,7 +411,7 @@ fn resume(
         journal.restore(codes, feed_state(config), config.retention())?
     };
     let head = &snapshots.newest().head;
-    tracing::info!(head = head.number(), hash = %head.hash(), "the chain continues where it was");
+    tracing::info!(head = head.number(), hash = %head.hash(), "resuming the chain of the data directory");
     Ok((identity, snapshots))
 }
 

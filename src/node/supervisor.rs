@@ -23,7 +23,7 @@ pub fn notify_stopping() {
 
 fn notify(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
-        tracing::warn!(%error, "the service manager cannot be told of the node's state (NOTIFY_SOCKET)");
+        tracing::warn!(%error, "the service manager cannot be notified (NOTIFY_SOCKET)");
     }
 }
 
@@ -67,7 +67,7 @@ async fn report(vitals: Vitals, every: Duration) {
         match vitals.check(every).await {
             Ok(()) => notify(&[NotifyState::Watchdog]),
             Err(error) => {
-                tracing::error!(%error, "the node does not work, and the service manager is not told that it does")
+                tracing::error!(%error, "the node does not work: the service manager's watchdog is not notified")
             }
         }
     }

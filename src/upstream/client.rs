@@ -562,7 +562,7 @@ impl Upstream {
     fn learn_batch_size(&self, size: usize) {
         let most = (size / 2).max(1);
         if self.batch.fetch_min(most, Relaxed) > most {
-            tracing::info!(size, most, "the upstream rejects batches of this size: smaller ones are sent");
+            tracing::info!(size, most, "the upstream rejects batches of this size: sending smaller ones");
         }
     }
 

@@ -280,7 +280,7 @@ async fn what_was_fetched_is_kept_by_block_in_a_data_directory() {
     assert_eq!(files, [OsString::from(format!("fork-31337-{hash}.bin"))], "nothing of the chain itself");
 
     let fork = fork_of(&upstream, &flags);
-    assert_eq!(fork.height().await, 3, "the chain begins anew");
+    assert_eq!(fork.height().await, 3, "the chain starts again");
     let receipt = swap(&upstream, &fork).await;
     assert_eq!(receipt["status"], "0x1");
     assert!(fetched(&fork) < before, "{} of {before} waves", fetched(&fork));

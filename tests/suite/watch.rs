@@ -442,7 +442,7 @@ async fn some_bundles_run_once_a_block_or_tell_only_what_is_worth_it() {
     let fails = stand(&mut other, json!([[search]])).await["watch"].clone();
     let told = other.notification(&fails).await;
     assert_eq!((&told["changed"][0]["name"], &told["changed"][0]["error"]["code"]), (&json!("error"), &json!(-32602)));
-    // Changes open a block anew, which is the same block: the bundle waits for the next.
+    // Changes open a block again, which is the same block: the bundle waits for the next.
     set_slot(&node, 0, 2).await;
     let told = socket.notification(&watch).await;
     assert_eq!((&told["changed"], &told["behind"]), (&json!([]), &json!([])), "{told}");

@@ -248,7 +248,7 @@ fn write_checks(out: &mut String, target: &TargetReport, cores: usize) -> std::f
         lines.push(format!("{} requests waited for a free connection for more than 1 ms.", thousands(summary.late)));
     }
     if summary.reconnects > 0 {
-        lines.push(format!("{} connections had to be made anew.", thousands(summary.reconnects)));
+        lines.push(format!("{} connections had to be made again.", thousands(summary.reconnects)));
     }
     if let Some(micros) = summary.refusal_p99_us {
         lines.push(format!("Refusals (-32005) took {} at p99.", format_micros(micros as f64)));

@@ -16,7 +16,7 @@ const STEPS: std::ops::Range<usize> = 6..16;
 pub enum FleetFault {
     /// The ways to the servers, acknowledgements, clocks, kills, and leaders that lose the lease.
     Usual,
-    /// The stream is deleted, and created anew.
+    /// The stream is deleted, and created again.
     DeletedStream,
     /// A network delays, while a replica joins.
     Late,
@@ -32,7 +32,7 @@ pub enum FleetFault {
     Refused,
     /// A data directory is older than the stream.
     OldDirectory,
-    /// The fleet begins anew while the other node runs.
+    /// The fleet starts again while the other node runs.
     Anew,
     /// A message cannot be read, or cannot be applied.
     Garbage,
@@ -104,7 +104,7 @@ pub enum FleetStep {
     Fill(u64),
     /// The stream forgets the names of messages.
     Forget,
-    /// The stream is deleted, and created anew by somebody or by a node.
+    /// The stream is deleted, and created again by somebody or by a node.
     DeleteStream {
         is_created: bool,
     },

@@ -185,7 +185,7 @@ impl Servers {
         self.parts = self.parts.split_off(&(self.last.saturating_sub(keep) + 1));
     }
 
-    /// Deletes the stream, and creates it anew if nobody else is to.
+    /// Deletes the stream, and creates it again if nobody else is to.
     pub fn delete_stream(&mut self, is_created: bool) {
         (self.parts, self.names, self.last) = Default::default();
         self.has_lost = true;

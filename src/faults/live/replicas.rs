@@ -1,4 +1,4 @@
-//! Replicas that follow by the messages about the records, and begin anew from an image at any moment.
+//! Replicas that follow by the messages about the records, and start again from an image at any moment.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -16,7 +16,7 @@ use alloy_primitives::{Address, U256};
 /// The messages that no replica has read yet.
 type Messages = Arc<Mutex<Vec<(SnapshotId, Vec<u8>)>>>;
 
-/// Two replicas: one from the start, and one that begins anew now and then.
+/// Two replicas: one from the start, and one that starts again now and then.
 #[derive(Debug)]
 pub struct Replicas {
     messages: Messages,

@@ -97,14 +97,14 @@ impl PublisherJoining<'_> {
         Ok((publisher, shown))
     }
 
-    /// Deletes what the fleet has if it is to begin anew. Returns the lease then, which was taken from the node that led.
+    /// Deletes what the fleet has if it is to start again. Returns the lease then, which was taken from the node that led.
     async fn clear(&self, leases: &mut LeaseWatch) -> Result<Option<Lease>, FleetError> {
         if !self.node.settings.anew {
             return Ok(None);
         }
         let lease = leases.seize().await?;
         self.node.port.clear().await?;
-        tracing::info!(fleet = self.node.port.fleet(), "the fleet begins anew");
+        tracing::info!(fleet = self.node.port.fleet(), "restarting the fleet's stream");
         Ok(Some(lease))
     }
 

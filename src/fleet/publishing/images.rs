@@ -73,7 +73,7 @@ impl ImageWriter {
             }
             Err(error) => {
                 let pause = self.pause.map_or(RETRY_PAUSE, |(_, pause)| (pause * 2).min(MAX_RETRY_PAUSE));
-                tracing::warn!(%error, ?pause, "an image of the fleet was not written: it is tried again");
+                tracing::warn!(%error, ?pause, "the fleet's image was not written: retrying");
                 self.pause = Some((Instant::now() + pause, pause));
                 true
             }

@@ -47,7 +47,7 @@ impl FeedSource for PublishedLive {
                 Leading::begin(&publisher, &feed, writer).await.publish(&mut feed, &queue, &own).await;
                 drop(serving);
                 queue.end();
-                tracing::warn!("this node leads the fleet no more: it follows");
+                tracing::warn!("this node no longer leads the fleet: it follows");
                 publisher.ceased = Some(Instant::now());
                 publisher.follower.following = None;
             }

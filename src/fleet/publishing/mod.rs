@@ -157,7 +157,7 @@ impl Publisher {
         let ends = self.port.ends().await?;
         let (first, end) = (ends.first, ends.last);
         if self.follower.following.is_none() {
-            tracing::warn!(end, "no node has the end of the stream: this one leads from what it shows");
+            tracing::warn!(end, "no node has the end of the stream: leading from this node's snapshot");
             self.follower.go_on_from(feed.snapshots.load(), end);
         }
         let mut moved = (0, Instant::now());

@@ -176,7 +176,7 @@ impl Sink for Arc<ChangeQueue> {
             None => waiting.is_overfull = true,
         }
         if waiting.bytes > self.held {
-            tracing::warn!("the stream of the fleet takes too little: the changes that wait for it are sent as one");
+            tracing::warn!("the fleet's stream is too slow: all waiting changes are sent as one message");
             *waiting = WaitingChanges { seen: waiting.seen.take(), is_overfull: true, ..WaitingChanges::default() };
         }
         drop(waiting);

@@ -134,7 +134,7 @@ impl StreamWriter {
                     sending.taken += 1;
                 }
                 Ok(StreamEntry::Part { .. } | StreamEntry::Foreign) => return Err(NotLeading),
-                // The stream was created anew, or has lost its end.
+                // The stream was created again, or has lost its end.
                 Ok(StreamEntry::Empty) if self.port.ends().await.is_ok_and(|ends| ends.last < self.sequence) => {
                     return Err(NotLeading);
                 }

@@ -28,7 +28,7 @@ pub enum FollowError {
     /// NATS does not answer, or refuses. It may be tried again.
     #[error(transparent)]
     Fleet(#[from] FleetError),
-    /// The state has to begin anew with an image, because the stream does not have what comes next.
+    /// The state has to start again with an image, because the stream does not have what comes next.
     #[error("{0}")]
     Gap(String),
     /// A message cannot be applied, because it differs from what this node computes.

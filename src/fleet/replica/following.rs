@@ -1,4 +1,4 @@
-//! Following a fleet's stream: each message is applied once, in order, or the state begins anew with the newest image.
+//! Following a fleet's stream: each message is applied once, in order, or the state starts again with the newest image.
 
 use std::{
     fmt,
@@ -28,7 +28,7 @@ const LOST: Duration = Duration::from_secs(1);
 
 /// The chain of a fleet as far as its stream was read.
 ///
-/// What is shown to clients is the newest of it, so that it goes back nowhere while the chain begins anew with an image.
+/// What is shown to clients is the newest of it, so that it goes back nowhere while the chain starts again with an image.
 pub struct Following {
     port: Arc<dyn FleetPort>,
     /// The chain as far as the stream was read.
@@ -92,7 +92,7 @@ impl Following {
         let chain = read.unwrap_or_else(|error| Err(error.to_string())).map_err(FleetError::Image)?;
         tracing::info!(id = format!("{:#x}", key.id), bytes = key.bytes, "the state begins with the fleet's image");
         let ends = port.ends().await?;
-        // The image has all that there is if nothing was published since the stream was created anew.
+        // The image has all that there is if nothing was published since the stream was created again.
         let sequence = if ends.messages == 0 { key.sequence.min(ends.last) } else { key.sequence };
         Ok(Some(Self::from(port.clone(), base, chain.into(), sequence)))
     }
@@ -123,13 +123,13 @@ impl Following {
     /// # Errors
     ///
     /// Returns [`FollowError::Fleet`] if NATS does not answer, and [`FollowError::Gap`] if the stream ends before the last
-    /// message that was applied, because it was created anew or has lost its end.
+    /// message that was applied, because it was created again or has lost its end.
     pub async fn open(&mut self) -> Result<(), FollowError> {
         if self.messages.is_none() {
             let (end, read) = (self.port.ends().await?.last, self.sequence());
             if end < read {
                 return Err(FollowError::Gap(format!(
-                    "the stream was created anew or has lost its end: it ends with message {end}, and {read} was read"
+                    "the stream was created again or has lost its end: it ends with message {end}, and {read} was read"
                 )));
             }
             self.messages = Some(self.port.read(read + 1).await?);

@@ -1,7 +1,7 @@
 //! A replica: follows the stream of a fleet, and answers from the same snapshots under the same ids as the leader.
 //!
 //! It applies and does not execute. It begins with the fleet's newest image, and goes over no gap: where a message is missing,
-//! it begins anew with an image, and shows what it has until it has come past that.
+//! it starts again with an image, and shows what it has until it has come past that.
 
 mod apply;
 mod clock;
@@ -44,12 +44,12 @@ const MAX_MESSAGES_BEHIND: u64 = 500;
 pub struct Follower {
     port: Arc<dyn FleetPort>,
     base: ReplicaBase,
-    /// The state as far as the stream was read; `None` while it begins anew with an image.
+    /// The state as far as the stream was read; `None` while it starts again with an image.
     pub(in crate::fleet) following: Option<Following>,
     pulse: PulseWatch,
     /// The id of the image after which the stream has a gap.
     useless: Option<u64>,
-    /// The reason why the state begins anew, if it makes what is shown wrong.
+    /// The reason why the state starts again, if it makes what is shown wrong.
     pub(in crate::fleet) problem: Option<FeedProblem>,
     /// The time of the last message.
     heard: Instant,
@@ -156,7 +156,7 @@ impl Follower {
         self.show(feed);
     }
 
-    /// Prepares for a further try after an error: the messages are asked for again, or the chain begins anew with an image.
+    /// Prepares for a further try after an error: the messages are asked for again, or the chain starts again with an image.
     async fn recover(&mut self, error: FollowError) {
         match (error, &mut self.following) {
             (FollowError::Fleet(error), Some(following)) => {
@@ -165,7 +165,7 @@ impl Follower {
                 tokio::time::sleep(RETRY_PAUSE).await;
             }
             (error, _) => {
-                tracing::warn!(%error, "the stream cannot be followed from here: the state begins anew with an image");
+                tracing::warn!(%error, "the stream cannot be followed from here: restarting from an image");
                 if matches!(error, FollowError::Mismatch(_)) {
                     self.problem = Some(FeedProblem::Mismatch);
                 }
@@ -189,7 +189,7 @@ impl Follower {
         }
     }
 
-    /// Begins anew with an image, if there is one that helps, and asks the leader for one otherwise.
+    /// Begins again with an image, if there is one that helps, and asks the leader for one otherwise.
     async fn restart(&mut self) {
         let ours = &self.chain;
         if let Ok(Some(theirs)) = self.port.chain().await
@@ -222,7 +222,7 @@ impl Follower {
                 tokio::time::sleep(RETRY_PAUSE).await;
             }
             Err(error) => {
-                tracing::warn!(%error, "the image of the fleet cannot be used: it is tried again");
+                tracing::warn!(%error, "the fleet's image cannot be used: retrying");
                 if matches!(error, FleetError::Image(_)) {
                     // Another image may be better.
                     self.port.want_image().await;
@@ -232,7 +232,7 @@ impl Follower {
         }
     }
 
-    /// Begins anew with an image, if it is nearer to the end of the stream and has fewer bytes than the messages up to it.
+    /// Begins again with an image, if it is nearer to the end of the stream and has fewer bytes than the messages up to it.
     async fn weigh(&mut self) {
         let Some(following) = &self.following else { return };
         let (Ok(Some(key)), Ok(ends)) = (self.port.fact::<ImageKey>(ImageKey::KEY).await, self.port.ends().await)
@@ -242,7 +242,7 @@ impl Follower {
         let each = ends.bytes / ends.messages.max(1);
         let skipped = key.sequence.saturating_sub(following.sequence());
         if skipped > MAX_MESSAGES_BEHIND && skipped * each > key.bytes {
-            tracing::info!(skipped, "far behind the leader: the state begins anew with an image");
+            tracing::info!(skipped, "far behind the leader: restarting from an image");
             self.following = None;
         }
     }
@@ -286,7 +286,7 @@ impl Follower {
         }
     }
 
-    /// Begins anew with a newer image than the one with which this state began, because the stream does not lead on from it.
+    /// Begins again with a newer image than the one with which this state began, because the stream does not lead on from it.
     pub fn discard_image(&mut self) {
         self.useless = self.following.take().map(|following| following.origin.0).or(self.useless);
     }

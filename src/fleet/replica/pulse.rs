@@ -168,7 +168,7 @@ impl PulseWatch {
         let clock = &self.clock;
         let found = self.beats.wait_for(|epoch| clock.knows(*epoch));
         if tokio::time::timeout(most, found).await.is_err() {
-            tracing::info!("no leader of the fleet is heard yet");
+            tracing::info!("no leader of the fleet has been heard yet");
         }
     }
 

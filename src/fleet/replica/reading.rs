@@ -72,7 +72,7 @@ impl StreamReading {
             return match part.filter(|part| part.id > self.newest) {
                 // The sequences of a stream never begin again, and its ids grow with them.
                 Some(_) => Err(FollowError::Gap(format!(
-                    "the stream was created anew: it has another message {sequence} than the one that was read"
+                    "the stream was created again: it has another message {sequence} than the one that was read"
                 ))),
                 None => Ok(()),
             };
@@ -85,7 +85,7 @@ impl StreamReading {
         }
         self.read = sequence;
         let Some(part) = part else {
-            tracing::warn!(sequence, "a message of the stream is none of presim's: it is ignored");
+            tracing::warn!(sequence, "ignored a message of the stream that presim did not write");
             self.parts = MessageParts::default();
             self.sequence = sequence;
             return Ok(());

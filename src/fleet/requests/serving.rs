@@ -74,7 +74,7 @@ async fn serve_nodes(client: Client, subject: String, answers: Arc<dyn Answers>,
                 match client.subscribe(subject.clone()).await {
                     Ok(subscribed) => requests = Some(subscribed),
                     Err(error) => {
-                        tracing::error!(%error, subject, "requests of other nodes cannot be heard");
+                        tracing::error!(%error, subject, "cannot receive requests of other nodes");
                         return None;
                     }
                 }

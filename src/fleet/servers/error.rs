@@ -32,7 +32,7 @@ pub enum FleetError {
     Version { fleet: String, theirs: u8 },
     /// The fleet's chain is another.
     #[error(
-        "the fleet {fleet} is of chain {theirs}, and this node's chain is {ours}: give another --fleet, or begin it anew with --publish-anew"
+        "the fleet {fleet} is of chain {theirs}, and this node's chain is {ours}: give another --fleet, or begin it again with --publish-anew"
     )]
     OtherChain { fleet: String, theirs: String, ours: String },
     /// There is no such fleet, or more than one, or it is not what the flags say.

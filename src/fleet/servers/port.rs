@@ -225,7 +225,7 @@ impl dyn FleetPort + '_ {
         }
     }
 
-    /// Deletes the fleet's messages and what its nodes know of its chain, so that it begins anew. Its last epoch stays.
+    /// Deletes the fleet's messages and what its nodes know of its chain, so that it starts again. Its last epoch stays.
     ///
     /// # Errors
     ///

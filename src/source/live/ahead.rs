@@ -305,7 +305,7 @@ impl Live {
         let gone = || LiveError::Gone(number);
         let published = self.feed.snapshots.load();
         let Some(open) = &newest.open else {
-            // A builder that changes its mind begins the block after it anew.
+            // A builder that changes its mind begins the block after it again.
             let is_same = newest.head_hash() == hash;
             return if is_same { Ok(published.as_parent(newest.head.as_ref().clone())?) } else { Err(gone()) };
         };

@@ -188,7 +188,7 @@ impl Live {
             }
             Some(_) => {}
             None => {
-                tracing::warn!(from = head.number(), "too far behind the upstream: the blocks between are skipped");
+                tracing::warn!(from = head.number(), "too far behind the upstream: skipping blocks");
                 if !path.is_empty() {
                     self.begin_restart(path);
                 }
@@ -334,7 +334,7 @@ impl Live {
         self.catch_up.task = Some(asked.boxed_local());
     }
 
-    /// Publishes blocks between the head and one at which the state begins anew, whose logs are delivered when the upstream has told them.
+    /// Publishes blocks between the head and one at which the state starts again, whose logs are delivered when the upstream has told them.
     /// Returns whether they lead from the head to `parent`.
     fn skip(&mut self, skipped: Vec<SealedBlock>, parent: B256) -> bool {
         let head = self.feed.snapshots.load().head().hash();
@@ -377,7 +377,7 @@ impl Live {
             });
         } else {
             if from <= to {
-                tracing::warn!(from, to, "the logs of the blocks that are skipped are not delivered");
+                tracing::warn!(from, to, "the logs of skipped blocks are not delivered");
             }
             self.feed.publish_or_log(Record::Restart { block, hashes, verified: Verified::None });
         }

@@ -22,7 +22,7 @@ pub(super) struct CatchUp {
     pub(super) found_while_importing: usize,
     /// The time since which the first of them waits for its sub-blocks to be applied.
     pub(super) waits_since: Option<Instant>,
-    /// The task for the first of them, or to begin anew.
+    /// The task for the first of them, or to start again.
     pub(super) task: Option<LocalBoxFuture<'static, CanonicalNews>>,
     /// Whether the task waits for state, so that there is time for the blocks behind the first.
     pub(super) waits: Rc<Cell<bool>>,

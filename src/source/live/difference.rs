@@ -61,7 +61,7 @@ impl Live {
 
     fn retain(&self, divergence: Divergence) {
         let Divergence { block, field, computed, announced, .. } = &divergence;
-        tracing::warn!(block, field, computed, announced, "what was pre-confirmed is not what the chain does");
+        tracing::warn!(block, field, computed, announced, "pre-confirmed content differs from the canonical chain");
         self.feed.snapshots.divergences.push(divergence);
         self.feed.count_divergence();
     }

@@ -58,7 +58,7 @@ pub(super) enum CanonicalNews {
     Waits,
     /// The upstream is a node of another chain now.
     OtherChain(LiveError),
-    /// The receipts of a block at which to begin anew were asked for, and the blocks between that and the head, oldest first, as far as
+    /// The receipts of a block at which to start again were asked for, and the blocks between that and the head, oldest first, as far as
     /// they lead there.
     Restart(Box<UpstreamBlock>, AnnouncedReceipts, Vec<SealedBlock>),
 }

@@ -50,7 +50,7 @@ impl Live {
         loop {
             let ended = AssertUnwindSafe(self.follow()).catch_unwind().await;
             let Err(ended) = ended.unwrap_or(Err(SourceEnded::Panicked));
-            tracing::error!(error = %ended, "the source of the upstream's chain has ended: it is started again");
+            tracing::error!(error = %ended, "the source of the upstream's chain has ended: restarting it");
             self.restarts.increment(1);
             self.counts.record_outcome(.., BlockFate::Dropped);
             self.queue = SubBlockQueue::default();

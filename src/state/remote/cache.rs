@@ -37,7 +37,7 @@ use crate::lock::{Mutex, RwLock};
 /// chain has left since. So nobody owns a cache but its views. The cache stays with the chain, because most of what it
 /// knows is true on all branches. If a reorg removes blocks that have views, what the cache knows of these blocks alone moves into a small
 /// cache of the abandoned branch, which the views read from then on, and below it the state of the block where the branch begins. If the
-/// chain begins anew, it begins with another cache. A cache is dropped with its last view.
+/// chain starts again, it begins with another cache. A cache is dropped with its last view.
 ///
 /// All of them together are bounded in bytes. A read sets a mark. Eviction goes through the entries of the largest
 /// cache in order of insertion: a marked entry loses its mark and moves to the end.
@@ -48,7 +48,7 @@ pub struct RemoteState {
     pub(super) shared: Arc<Shared>,
     /// The block at which the branch begins, in the cache of an abandoned branch.
     pub(super) fork: Option<RemoteView>,
-    /// Whether the chain has begun anew with another cache.
+    /// Whether the chain has started again with another cache.
     pub(super) is_left: AtomicBool,
     /// Every entry once, in order of insertion.
     order: SegQueue<(Address, Option<U256>)>,
@@ -80,7 +80,7 @@ pub(super) struct Anchor {
 }
 
 /// The common part of the caches of one chain: of the chain's own, those of abandoned branches, and those of before the chain
-/// began anew.
+/// started again.
 pub(super) struct Shared {
     pub settings: RemoteSettings,
     pub codes: Arc<Codes>,

@@ -1,4 +1,4 @@
-//! The chain of blocks that a cache follows: a block is appended, blocks are removed by a reorg, or the chain begins anew.
+//! The chain of blocks that a cache follows: a block is appended, blocks are removed by a reorg, or the chain starts again.
 
 use std::sync::{Arc, OnceLock, atomic::Ordering::Release};
 
@@ -118,7 +118,7 @@ impl RemoteView {
     /// on: what the cache knows of them moves into a cache of the abandoned branch.
     ///
     /// Returns false and does nothing unless the cache retains this block. The chain then has to
-    /// [begin anew](Self::begin_anew).
+    /// [start again](Self::begin_anew).
     pub fn go_back(&self) -> bool {
         let state = &self.state;
         let mut chain = state.chain.write();
@@ -148,7 +148,7 @@ impl RemoteView {
         true
     }
 
-    /// Begins anew at any block, of which nothing is known, with a cache of its own. This block's cache is left as it is,
+    /// Begins again at any block, of which nothing is known, with a cache of its own. This block's cache is left as it is,
     /// for as long as it has views.
     #[must_use]
     pub fn begin_anew(&self, number: u64, hash: B256) -> Self {

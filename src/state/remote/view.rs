@@ -32,7 +32,7 @@ impl RemoteView {
         &self.state
     }
 
-    /// Returns whether the block is no longer part of the chain: a reorg has removed it, or the chain has begun anew.
+    /// Returns whether the block is no longer part of the chain: a reorg has removed it, or the chain has started again.
     pub fn is_abandoned(&self) -> bool {
         self.anchor.branch.get().is_some() || self.state.is_left.load(Acquire)
     }

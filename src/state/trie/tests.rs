@@ -1,4 +1,4 @@
-//! The trie compared with that of `alloy-trie`, which is built anew for each root.
+//! The trie compared with that of `alloy-trie`, which is built again for each root.
 
 use super::*;
 use alloy_primitives::{b256, keccak256};

@@ -1,4 +1,4 @@
-//! Streams that were created anew, and nodes that join where the stream does not lead on.
+//! Streams that were created again, and nodes that join where the stream does not lead on.
 
 use async_nats::jetstream;
 use futures::{StreamExt, TryStreamExt};

@@ -78,7 +78,7 @@ async fn another_chain_or_version_is_refused_with_both_named() {
     );
     drop(leader);
     let anew = ["--publish", &url, "--fleet", "test", "--publish-anew"];
-    let anew = launch(&upstream.url(), Some(&first.config), &anew).await.expect("the fleet begins anew");
+    let anew = launch(&upstream.url(), Some(&first.config), &anew).await.expect("restarting the fleet's stream");
     let follower = replica(&url, &[]);
     assert_eq!(follower.node.info().chain_id, anew.node.info().chain_id);
     drop((anew, follower));

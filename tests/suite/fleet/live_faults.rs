@@ -151,7 +151,7 @@ async fn stays_answerable(trunk: usize, next: impl FnOnce(&[Built]) -> Vec<Built
     let before = executed();
     upstream.reorganise(next.iter().map(|block| block.block.clone()).collect());
     match is_extended {
-        // Too many blocks to execute them: the newest is begun with anew.
+        // Too many blocks to execute them: the newest is begun with again.
         true => upstream.is_asked(&format!("eth_getBlockReceipts {}", tip.hash()), 1).await,
         false => until("the branch is executed", async || executed() == before + next.len() as f64).await,
     }

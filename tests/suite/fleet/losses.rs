@@ -59,7 +59,7 @@ async fn a_standby_behind_what_was_deleted_leads_from_what_it_has() {
     server.stream("test").await.purge().await.expect("it is purged");
     way.mend();
     led_anew(&standby, seen).await;
-    // The follower begins anew with an image, and has the snapshots after that.
+    // The follower starts again with an image, and has the snapshots after that.
     led_anew(&follower, seen).await;
     let id = advance(&standby, 3).await;
     reach(&follower, id).await;

@@ -142,7 +142,7 @@ async fn an_upstream_that_lags_and_catches_up_costs_no_sub_block() {
     assert_eq!(stage.node.metric("presim_preconfirmed_total{outcome=\"canonical\"}"), 4.0);
 }
 
-/// Each block is begun by one builder and begun anew by the other, whose block it is in the end.
+/// Each block is begun by one builder and started again by the other, whose block it is in the end.
 #[tokio::test(flavor = "multi_thread")]
 async fn builders_that_alternate_are_followed_at_each_change() {
     let stage = stage(&[]).await;

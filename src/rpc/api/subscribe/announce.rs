@@ -20,7 +20,7 @@ pub async fn announce(subscriptions: Arc<Subscriptions>, snapshots: Arc<Snapshot
     loop {
         let round = tokio::spawn(announce_each(subscriptions.clone(), snapshots.clone(), pool.subscribe(), late));
         match round.await {
-            Err(error) if error.is_panic() => tracing::error!(%error, "announcing to subscribers is restarted"),
+            Err(error) if error.is_panic() => tracing::error!(%error, "restarting notifications to subscribers"),
             _ => return,
         }
     }
@@ -123,7 +123,7 @@ impl LastAnnounced {
             self.heads_to(snapshot.head.number().min(canonical), published, round);
             if let Some(open) = &snapshot.open {
                 if open.index == 0 || open.is_draft {
-                    // The block begins, perhaps anew. A draft is announced when it is sealed.
+                    // The block begins, perhaps again. A draft is announced when it is sealed.
                     self.open = (open.header.number, 0);
                 }
                 match Block::newest(snapshot).filter(|_| round.is_about_flashblocks()) {

@@ -105,7 +105,7 @@ impl Ignored {
 /// The reason why a pre-confirmed block is replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Replaced {
-    /// A builder began the same block anew.
+    /// A builder began the same block again.
     Restart,
     /// The same block became canonical before all of its sub-blocks arrived.
     Overtaken,
@@ -241,7 +241,7 @@ impl FlashblockSequence {
                 actions.push(Action::Replace { number, by: Replaced::Restart });
             }
         }
-        // The parent of a block that is begun anew was complete when the block was begun first.
+        // The parent of a block that is started again was complete when the block was begun first.
         let may_miss = std::mem::take(&mut self.may_miss) && restarted.is_none();
         let follows = self.ahead.back().is_some_and(|newest| {
             newest.number + 1 == number && if may_miss { newest.hash == Some(parent) } else { newest.may_be(parent) }

@@ -76,7 +76,7 @@ impl LiveWallet {
         tokio::task::spawn_blocking(move || node.node.stop()).await.unwrap();
     }
 
-    /// Stops the node, and deletes what it has stored of the upstream's state. So it begins anew at the newest block, and does not
+    /// Stops the node, and deletes what it has stored of the upstream's state. So it starts again at the newest block, and does not
     /// execute the blocks before it.
     async fn stop_and_forget(&mut self) {
         self.stop().await;

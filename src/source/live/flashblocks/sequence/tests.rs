@@ -548,7 +548,7 @@ fn a_block_whose_end_may_be_missing_is_not_built_on() {
         (no_root(a.next(0, 2), 0), "fall back gap, ignore held"),
     ];
     history(steps);
-    // A block that is begun anew has a parent that was complete.
+    // A block that is started again has a parent that was complete.
     let steps = [
         (On::Canonical(plain(10)), "ignore canonical"),
         (no_root(a, 0), "open 1"),
