@@ -17,6 +17,7 @@ mod proxy;
 mod recorded;
 mod relay;
 mod requests;
+mod secured;
 mod wallet;
 
 use std::time::Duration;

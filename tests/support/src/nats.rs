@@ -123,7 +123,7 @@ fn port_of(child: &Child, program: &Path, data: &Path) -> u16 {
     let begun = Instant::now();
     loop {
         let text = std::fs::read_to_string(&file).unwrap_or_default();
-        let url = text.split('"').find(|part| part.starts_with("nats://"));
+        let url = text.split('"').find(|part| ["nats://", "tls://"].iter().any(|scheme| part.starts_with(scheme)));
         if let Some(port) = url.and_then(|url| url.rsplit_once(':')?.1.parse().ok()) {
             return port;
         }
