@@ -70,15 +70,16 @@ fn with_list(tx: TxEnv, access_list: AccessList) -> TxEnv {
 
 /// An inspector that records the accounts and slots for which a run would pay less if an access list had them.
 ///
-/// These are the accounts that an opcode accesses while they are cold, whatever the access list says (EIP-2929), and
-/// slots. So an account is not recorded if it is warm from the start: the sender, the callee with the account that its
-/// code is delegated to (EIP-7702), the authorities, the precompiles, and the fee recipient (EIP-3651). Neither is a
-/// contract that the run creates, with its slots, unless the run accesses the account before it creates the contract.
+/// These are slots, and the accounts that an opcode accesses while they are cold without the access list (EIP-2929).
+/// An account that is warm from the start is not recorded: the sender, the callee with the account that its code is
+/// delegated to (EIP-7702), the authorities, the precompiles, and the fee recipient (EIP-3651). A contract that the
+/// run creates is not recorded either, nor are its slots, unless the run accesses the account before it creates the
+/// contract.
 #[derive(Debug, Default)]
 pub(super) struct AccessRecorder(BTreeMap<Address, BTreeSet<B256>>);
 
 impl AccessRecorder {
-    /// Creates a recorder of what `list` has and of what a run accesses besides.
+    /// Creates a recorder of the entries of `list` and of the run's other accesses.
     fn of(list: AccessList) -> Self {
         let mut recorder = Self::default();
         for item in list.0 {
@@ -87,7 +88,7 @@ impl AccessRecorder {
         recorder
     }
 
-    /// Returns what was recorded so far, ordered by address and slot.
+    /// Returns the entries recorded so far, ordered by address and slot.
     pub(super) fn list(&self) -> AccessList {
         let item = |(address, keys): (&Address, &BTreeSet<B256>)| AccessListItem {
             address: *address,
@@ -103,7 +104,7 @@ impl AccessRecorder {
     }
 }
 
-/// Returns whether an account is cold, whatever the access list says.
+/// Returns whether an account is cold, ignoring the access list.
 fn is_cold(address: Address, journal: &Journal<&mut Overlay>) -> bool {
     let warm = &journal.warm_addresses;
     let is_loaded = journal.state.get(&address).is_some_and(|one| !one.is_cold_transaction_id(journal.transaction_id));

@@ -22,11 +22,11 @@ use crate::{
     telemetry::{Counter, Metrics},
 };
 
-/// The beginnings of simulations, so that each runs once: from the second simulation on that has it, the blocks and calls
-/// of a beginning are not run again. Answers are the same to the byte.
+/// The beginnings of simulations, so that each runs once: the second and later simulations with the same beginning do
+/// not run its blocks and calls again. Their answers are identical byte for byte.
 ///
-/// A beginning is of one client, one state and one set of rules, and holds a simulation's first blocks, and the first
-/// calls of the one after them. It is found by a hash, and compared in full.
+/// A beginning belongs to one client, one state and one set of rules. It holds a simulation's first blocks, and the
+/// first calls of the block after them. It is found by a hash, and compared in full.
 pub struct Beginnings {
     /// `None` if beginnings are not shared.
     known: Option<Cache<u64, KnownBeginning, BeginningWeight>>,
@@ -65,14 +65,14 @@ struct BeginningKey {
     validation: bool,
     /// Whether more blocks follow, which need the hash of the last.
     is_last: bool,
-    /// The blocks. Of the last, only the calls that belong to the beginning. If that is none, only its number, because
-    /// the blocks that fill the gap before it have run.
+    /// The blocks. The last one has only the calls that belong to the beginning. If it has none, it has only its
+    /// number, because the blocks that fill the gap before it have run.
     blocks: Vec<SimBlock>,
     /// The required ends of the calls. `None` if they may end in any way.
     ends: Option<Vec<RequiredEnd>>,
 }
 
-/// Weighs what is known by its bytes.
+/// Weighs known beginnings by their bytes.
 #[derive(Clone, Debug)]
 struct BeginningWeight;
 
@@ -88,7 +88,7 @@ impl Weighter<u64, KnownBeginning> for BeginningWeight {
 }
 
 impl Beginnings {
-    /// The number of first lengths at each of which a beginning may end. It may also end at the last two.
+    /// The maximum number of first lengths at which a beginning may end. It may also end at the last two.
     const ENDS: usize = 64;
     /// About how many bytes a beginning takes, from which the cache guesses its number of entries.
     const USUAL: usize = 4 << 10;
@@ -127,7 +127,7 @@ impl Beginnings {
                     break;
                 }
                 Some(KnownBeginning::Seen) => seen = seen.or(Some((*end, *hash))),
-                // Two beginnings with one hash: the newer one is run as if it were alone.
+                // Two beginnings share a hash: the newer one runs without reuse.
                 Some(KnownBeginning::Ran(_)) => {}
                 None => known.insert(*hash, KnownBeginning::Seen),
             }
@@ -204,7 +204,7 @@ impl BeginningKey {
         let SimBlock { state, block, calls } = &simulation.blocks[end.block];
         let partial = match end.calls {
             None => {
-                // The number and the fork are those of the blocks that fill the gap before it, too.
+                // The number and the fork also decide the blocks that fill the gap before it.
                 let BlockOverrides { number, fork, .. } = block.clone();
                 SimBlock { block: BlockOverrides { number, fork, ..Default::default() }, ..Default::default() }
             }
@@ -227,7 +227,7 @@ impl BeginningKey {
         }
     }
 
-    /// Returns whether this is what [`BeginningKey::of`] returns for the same arguments.
+    /// Returns whether this equals the result of [`BeginningKey::of`] for the same arguments.
     fn is_of(&self, end: RunPoint, run: RunToBegin<'_>) -> bool {
         let simulation = run.simulation;
         let SimBlock { state, block, calls } = &simulation.blocks[end.block];
@@ -262,7 +262,7 @@ const fn is_last(end: RunPoint, simulation: &Simulation) -> bool {
     end.calls.is_some() && end.block + 1 == simulation.blocks.len()
 }
 
-/// Returns how the calls before `end` must end, if the simulation says so.
+/// Returns how the calls before `end` must end, if the simulation requires it.
 fn ends(end: RunPoint, simulation: &Simulation) -> Option<impl Iterator<Item = RequiredEnd>> {
     let when = simulation.when.as_ref()?;
     let whole = simulation.blocks[..end.block].iter().map(|block| block.calls.len());

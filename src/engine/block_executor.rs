@@ -46,7 +46,7 @@ pub struct BlockProgress {
     pub transactions: usize,
     /// Gas used by receipts.
     pub cumulative_gas: u64,
-    /// Gas used of what the block may use.
+    /// Gas used out of the block's gas.
     pub gas: BlockGas,
     /// `blobGasUsed` so far: blob gas, or on the OP stack from Jovian on the DA footprint.
     pub blob_gas: u64,
@@ -171,7 +171,7 @@ impl<'a> ChainExecutor<'a> {
         }
     }
 
-    /// Runs the system calls and applies the changes of a fork that come before the first transaction.
+    /// Runs the system calls, and applies the changes of a fork, that precede the first transaction.
     ///
     /// # Errors
     ///
@@ -198,8 +198,8 @@ impl<'a> ChainExecutor<'a> {
         self.run(tx, |_| true).map(|_| ())
     }
 
-    /// Executes the next transaction unless it reads state of an upstream that is not known. Returns whether it was
-    /// executed: if not, it changes nothing, and the overlay has what it missed. Nothing may have been missed before.
+    /// Executes the next transaction unless it reads unknown state of an upstream. Returns whether it was executed. If
+    /// not, it changes nothing, and the overlay holds the missed state. The overlay must have missed nothing before.
     ///
     /// # Errors
     ///
@@ -280,8 +280,8 @@ impl<'a> ChainExecutor<'a> {
         }
     }
 
-    /// Applies rewards, withdrawals and requests, which come after the last transaction. `before` are the receipts of
-    /// the transactions before [`resume`](Self::resume).
+    /// Applies rewards, withdrawals and requests, which follow the last transaction. `before` are the receipts of the
+    /// transactions before [`resume`](Self::resume).
     ///
     /// # Errors
     ///

@@ -1,5 +1,5 @@
-//! A block as it is executed: opened on its parent, extended by transactions, and ended; in parts that run as far as the state that they
-//! read is known.
+//! The execution of a block: opened on its parent, extended by transactions, and ended. It runs in parts, as far as
+//! the state that they read is known.
 
 use std::sync::Arc;
 
@@ -59,8 +59,8 @@ pub fn next_header(spec: &ChainSpec, on: &Snapshot, attributes: Attributes) -> H
 }
 
 /// Opens the next block on the head of `on` with a given header, after its pre-block system calls. The header holds
-/// what its producer has decided: number, time, fee recipient, randomness, gas limit, base fee, extra data and beacon
-/// root. Gas, roots and bloom are computed here.
+/// the producer's choices: number, time, fee recipient, randomness, gas limit, base fee, extra data and beacon root.
+/// Gas, roots and bloom are computed here.
 ///
 /// # Errors
 ///
@@ -80,8 +80,8 @@ pub fn open_block_with(spec: &ChainSpec, on: &Snapshot, header: Header) -> Resul
     Ok(next(on, &mut overlay, open))
 }
 
-/// Extends the block being built by a part, whose transactions `fill` executes and returns. Costs what they use and change, whatever the
-/// block or the state holds already.
+/// Extends the block being built by a part, whose transactions `fill` executes and returns. The cost depends on what
+/// they use and change, not on the size of the block or the state.
 pub fn extend(
     spec: &ChainSpec,
     on: &Snapshot,
@@ -105,8 +105,8 @@ pub fn extend(
     next(on, &mut overlay, grown)
 }
 
-/// A block that is executed in parts, each as far as the state that its transactions read is known. What has run need not run again: the
-/// rest goes on when the missing state is there.
+/// A block that is executed in parts, each as far as the state that its transactions read is known. Executed
+/// transactions are not run again: the rest continues once the missing state is known.
 #[derive(Clone, Debug)]
 pub struct BlockRun {
     /// The state after the transactions so far, with the block open.
@@ -128,8 +128,8 @@ pub struct InvalidTransaction {
 }
 
 impl BlockRun {
-    /// Begins the block of `header` on its parent: runs the opening system calls. Returns the state that they miss, too. Unless that is
-    /// empty, the run is good for looking ahead alone.
+    /// Begins the block of `header` on its parent: runs the opening system calls. Also returns the state that they
+    /// miss. Unless that is empty, the run can only be used to look ahead.
     ///
     /// # Errors
     ///
@@ -139,7 +139,7 @@ impl BlockRun {
         Ok((Self { path: snapshot.path.clone(), at: Arc::new(snapshot), executed: 0 }, missed))
     }
 
-    /// Creates a run that goes on in the block which `at` is building.
+    /// Creates a run that continues the block that `at` is building.
     pub fn resume(at: Arc<Snapshot>) -> Self {
         Self { at, path: Vec::new(), executed: 0 }
     }
@@ -166,12 +166,13 @@ impl BlockRun {
         snapshot
     }
 
-    /// Executes the next transactions, as far as the state that they read is known, and not much further than `gas`. Returns the state
-    /// that the first that was not executed needs.
+    /// Executes the next transactions, as far as the state that they read is known, and not much further than `gas`.
+    /// Returns the state that the first transaction not executed needs.
     ///
     /// # Errors
     ///
-    /// Returns an [`InvalidTransaction`] if one is invalid in the block. Those before it have been executed.
+    /// Returns an [`InvalidTransaction`] if one is invalid in the block. The transactions before it have been
+    /// executed.
     pub fn go_on(
         &mut self,
         spec: &ChainSpec,
@@ -214,8 +215,8 @@ impl BlockRun {
         }
     }
 
-    /// Runs what comes after the last transaction: withdrawals, requests, and the closing system calls. The changes are those of this part;
-    /// receipts, gas and access list are the whole block's.
+    /// Runs the end of the block: withdrawals, requests, and the closing system calls. The changes cover only this
+    /// part; receipts, gas and access list cover the whole block.
     ///
     /// # Errors
     ///
@@ -231,8 +232,8 @@ impl BlockRun {
     }
 }
 
-/// Runs transactions of a block without order or effect, to find the state that they will need: adds what is not known to
-/// `missed`, and returns the transactions among `which`, by their indices, that have missed something.
+/// Runs transactions of a block out of order and without effect, to find the state that they will need. Adds unknown
+/// state to `missed`, and returns the transactions among `which`, by their indices, that have missed something.
 pub fn look_ahead(
     spec: &ChainSpec,
     on: &Snapshot,
@@ -245,10 +246,10 @@ pub fn look_ahead(
     let mut still = Vec::new();
     for index in which {
         let Some(tx) = transactions.get(*index) else { continue };
-        // The transaction is only looked at: its errors are found when its turn comes.
+        // Errors are ignored here, because the transaction's actual execution finds them.
         let _ = executor.execute(tx);
         let found = executor.overlay().take_missed().state();
-        // A native contract stops one transaction, and not those after it.
+        // A native contract stops one transaction, but not the following ones.
         executor.overlay().meter = Meter::default();
         if !found.is_empty() {
             still.push(*index);
@@ -258,9 +259,9 @@ pub fn look_ahead(
     still
 }
 
-/// Runs transactions that wait for later blocks, in order, on the state of `on`, which their gas and nonces need not fit. One that would be
-/// valid in no block, which another may fill, has no effect. Returns the state after them, what they have missed, and why `meter` has
-/// stopped the run, if it has.
+/// Runs transactions that wait for later blocks, in order, on the state of `on`, whose gas and nonces they need not
+/// fit. A transaction that no block could include, even after others, has no effect. Returns the resulting state, the
+/// missed state, and why `meter` has stopped the run, if it has.
 pub fn run_waiting(
     spec: &ChainSpec,
     on: &Snapshot,
@@ -285,18 +286,18 @@ pub fn run_waiting(
     (overlay.changed_world(), overlay.take_missed(), overlay.meter.stopped())
 }
 
-/// Checks that there is no reason why a transaction is not executed: presim does not guess.
+/// Checks that a transaction is executable, because presim does not guess.
 ///
 /// # Errors
 ///
-/// Returns a [`BlockExecutionError`] if there is one.
+/// Returns a [`BlockExecutionError`] with the reason if it is not.
 pub fn check_executable(why: Option<Unexecutable>) -> Result<(), BlockExecutionError> {
     why.map_or(Ok(()), |why| Err(BlockExecutionError::msg(why)))
 }
 
-/// Seals the block being built: withdrawals, requests, roots and hash. Returns the requests too (EIP-7685). Blocks
-/// before Shanghai have no `withdrawals`, and ignore them. On an upstream's state, of which only a part is known, the
-/// state root is zero.
+/// Seals the block being built: withdrawals, requests, roots and hash. Also returns the requests (EIP-7685). Blocks
+/// before Shanghai have no `withdrawals`, and ignore them. The state root is zero on an upstream's state, which is
+/// known only in part.
 ///
 /// # Errors
 ///
@@ -325,8 +326,8 @@ pub fn seal(
     Ok((Applied { snapshot, missed, calls_console: false }, requests))
 }
 
-/// Runs what comes after the last transaction of the block that `on` is building: withdrawals and requests. The changes
-/// are those of this part alone; receipts, gas and access list are the whole block's.
+/// Runs the end of the block that `on` is building: withdrawals and requests. The changes cover only this part;
+/// receipts, gas and access list cover the whole block.
 ///
 /// # Errors
 ///
@@ -359,7 +360,7 @@ pub struct BlockEnd {
     pub changes: Vec<AccountChange>,
     /// State of an upstream that was not known. Unless empty, everything else here is invalid.
     pub missed: Missed,
-    /// The receipts. Those before Byzantium hold the state root after their transaction.
+    /// The receipts. Before Byzantium, each holds the state root after its transaction.
     pub receipts: Vec<ChainReceipt>,
     /// The requests (EIP-7685).
     pub requests: Requests,
@@ -403,10 +404,10 @@ pub fn execute_block(
     BlockEnd::of(overlay, result)
 }
 
-/// Begins a block, and executes transactions of it from the first on. Passes the result of each to `check`, with what `transactions` has
-/// for it.
+/// Begins a block, and executes its transactions from the first on. Passes each result to `check`, with the value from
+/// `transactions`.
 ///
-/// A run that has missed state goes on after failures, to find what else it will miss, and checks nothing.
+/// A run that has missed state continues after failures, to find what else it will miss, and checks nothing.
 ///
 /// # Errors
 ///

@@ -126,7 +126,7 @@ fn planned<'a>(
     })
 }
 
-/// Returns the time of block `number` on the newest block of `snapshot`, if all blocks come in time.
+/// Returns the time of block `number` on the newest block of `snapshot`, if all blocks are on time.
 fn next_instant(spec: &ChainSpec, snapshot: &Snapshot, number: u64, rules: &SimulationRules) -> Duration {
     let before = match &snapshot.open {
         Some(open) => block_instant(open.header.timestamp, open.millis()),

@@ -35,7 +35,7 @@ impl BlockOverrides {
 }
 
 impl Engine<'_> {
-    /// Runs a call in `header`'s block. Its changes stay in the overlay if `keeps` says so.
+    /// Runs a call in `header`'s block. Its changes stay in the overlay if `keeps`.
     pub(super) fn call_on<F: FamilyEvm>(
         &mut self,
         header: &Header,
@@ -93,7 +93,7 @@ pub(super) fn environment<F: FamilyEvm>(
     env
 }
 
-/// Returns `header` with the overrides that calls in its block see, but for the price of blob gas.
+/// Returns `header` with the overrides that calls in its block see, except for the price of blob gas.
 pub(super) fn overridden(spec: &ChainSpec, header: &Header, overrides: &BlockOverrides) -> Header {
     let mut header = Header {
         number: overrides.number.unwrap_or(header.number),
@@ -135,7 +135,7 @@ pub(super) fn fill<F: FamilyEvm>(
     tx_env(call, filled)
 }
 
-/// Sets the fees that a call alone in its block sees: none for what it offers nothing for.
+/// Sets the fees that a call alone in its block sees. Each fee for which the call offers nothing is zero.
 pub(super) fn waive_fees(call: &Call, base_fee: BaseFeeRule, block: &mut BlockEnv) {
     if call.fees.is_free() && base_fee == BaseFeeRule::ZeroWhenFree {
         block.basefee = 0;

@@ -22,10 +22,10 @@ use crate::{
 /// The bytes that a transaction's trace may take.
 const MOST: usize = 64 << 20;
 
-/// The place where the lines of contracts under test go: the node's log, as lines of `console.log`.
+/// The output of the lines of contracts under test: the node's log, as lines of `console.log`.
 ///
-/// Runs are not watched for them: an overlay knows afterwards whether the address was called that the libraries call, and only then
-/// the run is made again and traced.
+/// Runs are not inspected for them. Afterwards, an overlay shows whether the libraries' address was called, and only
+/// then the run is repeated and traced.
 #[derive(Clone, Debug)]
 pub struct ConsoleOutput(Arc<AtomicBool>);
 
@@ -61,7 +61,7 @@ impl ConsoleOutput {
         }
     }
 
-    /// Prints the lines of the transactions of a block, whose parent's state is `before`.
+    /// Prints the lines of the transactions of a block. `before` is the state of its parent.
     ///
     /// # Errors
     ///

@@ -32,10 +32,10 @@ pub enum SimulationError {
     /// -38015: the call's gas limit is above the gas that the block has left.
     #[error("block gas limit reached: {used} used of {limit}, the call asks for {asked}")]
     BlockGasLimit { used: u64, limit: u64, asked: u64 },
-    /// -38020: a block's number is not above that of the previous block.
+    /// -38020: a block's number is not greater than the previous block's.
     #[error("block numbers must be in order: {number} <= {previous}")]
     BlockNumber { number: u64, previous: u64 },
-    /// -38021: a block's timestamp is not above that of the previous block.
+    /// -38021: a block's timestamp is not greater than the previous block's.
     #[error("block timestamps must be in order: {time} <= {previous}")]
     BlockTime { time: u64, previous: u64 },
     /// -38025: the code that creates a contract is too long.
@@ -58,8 +58,8 @@ pub enum SimulationError {
     /// -32000: the chain's rules, or the node's limits, refuse the request.
     #[error("{0}")]
     Refused(String),
-    /// -32000: a block of an upstream cannot be replayed, because the state that the upstream has returned is not that of its
-    /// parent.
+    /// -32000: a block of an upstream cannot be replayed, because the state returned by the upstream is not the state
+    /// after the block's parent.
     #[error(
         "block {number} cannot be replayed: it does not follow from the state that the upstream has returned for its parent, block {parent}: {mismatch}"
     )]
@@ -78,8 +78,8 @@ pub enum SimulationError {
 /// The reason why a request's calls did not run to their end.
 #[derive(Debug)]
 pub struct RunError {
-    /// The call that is refused. `None` if the reason belongs to no single call: an override or the block is invalid,
-    /// the meter stopped the run, or the node has a fault.
+    /// The refused call. `None` if the reason is not a single call: an override or the block is invalid, the meter
+    /// stopped the run, or the node has a fault.
     pub index: Option<CallIndex>,
     /// The reason.
     pub error: Box<SimulationError>,
@@ -92,7 +92,7 @@ impl From<SimulationError> for RunError {
 }
 
 impl SimulationError {
-    /// Returns the JSON-RPC error code. Codes from -38010 to -38026 are those of execution-apis.
+    /// Returns the JSON-RPC error code. Codes from -38010 to -38026 are defined by execution-apis.
     pub fn code(&self) -> i32 {
         match self {
             Self::InCall { error, .. } => error.code(),
@@ -125,8 +125,8 @@ impl From<RunError> for SimulationError {
     }
 }
 
-/// Converts an error of the EVM into the error for the sender of a call. A stop by the meter takes precedence. The errors name what the
-/// call pays for a unit of gas at most, and the length of its data in bytes.
+/// Converts an error of the EVM into the error for the sender of a call. A stop by the meter takes precedence. The
+/// errors name the maximum price that the call pays per unit of gas, and the length of its data in bytes.
 pub(super) fn explain<E: std::fmt::Display>(
     error: EVMError<E>,
     (address, max_fee, data): (Address, u128, usize),

@@ -77,7 +77,7 @@ impl Engine<'_> {
     }
 }
 
-/// Returns the most gas that the call may have: its own limit or else the block's, capped by the transaction limit
+/// Returns the maximum gas that the call may have: its own limit or else the block's, capped by the transaction limit
 /// (EIP-7825), by the sender's balance if the call pays for gas, and by the node's cap.
 fn allowance<F: FamilyEvm>(
     call: &Call,
@@ -88,7 +88,7 @@ fn allowance<F: FamilyEvm>(
 ) -> Result<u64, SimulationError> {
     let fork: SpecId = prepared.env.cfg_env.spec.into();
     let mut most = call.gas.filter(|gas| *gas >= TRANSFER_GAS).unwrap_or(prepared.env.block_env.gas_limit);
-    // From Amsterdam on, that cap bounds regular gas alone, and 32 bits bound the whole (EIP-8037).
+    // From Amsterdam on, that cap bounds only regular gas, and 32 bits bound the total (EIP-8037).
     if fork.is_enabled_in(SpecId::AMSTERDAM) {
         most = most.min(MAX_TX_GAS_LIMIT);
     } else if fork.is_enabled_in(SpecId::OSAKA) && !spec.lifted().any_tx_gas {
@@ -152,7 +152,7 @@ impl<F: FamilyEvm> Search<'_, F> {
         let ran = evm.run(tx);
         evm.finish();
         match ran {
-            // The run's changes are discarded, so the next run starts from the overrides alone.
+            // The run's changes are discarded, so the next run starts with only the overrides.
             Ok(ran) => {
                 self.simulated = self.simulated.saturating_add(ran.tx_gas_used());
                 Ok(Some(ran))
@@ -175,7 +175,7 @@ impl<F: FamilyEvm> Search<'_, F> {
     /// Finds the smallest limit that succeeds. With `allowance`, the call used `used` gas, and `charged` after refunds.
     fn smallest(&mut self, charged: u64, used: u64, allowance: u64) -> Result<u64, SimulationError> {
         let (mut fails, mut succeeds) = (charged.saturating_sub(1), allowance);
-        // Most calls need exactly the gas they use, and the part that calls leave to their callers (EIP-150) is seldom
+        // Most calls need exactly the gas they use, and the part that calls leave to their callers (EIP-150) is rarely
         // more than a 64th. A search that need not be exact tries only the second limit, as geth does.
         let likely = [used, used.saturating_add(CALL_STIPEND).saturating_mul(64) / 63];
         let exact = self.tolerance == 0.0;

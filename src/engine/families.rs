@@ -65,10 +65,10 @@ impl Engine<'_> {
 
     /// Finds the smallest gas limit with which a call succeeds in `header`'s block.
     ///
-    /// The search is geth's. The call has succeeded with the limit that is returned. Without a tolerance
-    /// ([`SimulationRules::estimate_tolerance`](super::SimulationRules::estimate_tolerance)), it has failed with one less,
-    /// or has used more than that. The search does not go below the gas that the call used with all it may have, even if
-    /// it could do something else with less.
+    /// The search is geth's. The call has succeeded with the returned limit. Without a tolerance
+    /// ([`SimulationRules::estimate_tolerance`](super::SimulationRules::estimate_tolerance)), it has failed with one
+    /// less, or has used more than that. The search does not go below the gas that the call used with its maximum,
+    /// even if it could behave differently with less.
     ///
     /// # Errors
     ///
@@ -77,8 +77,8 @@ impl Engine<'_> {
         by_family!(self.spec, F => self.estimate_on::<F>(header, request))
     }
 
-    /// Asks a contract for the symbol and the decimals of its token, on the state under the overlay and in the block of
-    /// `header`. What the contract does not tell in time is `None`.
+    /// Asks a contract for the symbol and the decimals of its token, on the state under the overlay and in the block
+    /// of `header`. A value that the contract does not return in time is `None`.
     pub fn token_info(&mut self, header: &Header, token: Address) -> TokenInfo {
         by_family!(self.spec, F => self.token_info_on::<F>(header, token))
     }

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::chain::{ChainSpec, Family};
 
-/// The values with which a call runs, after the block has filled in what the request left open.
+/// The values with which a call runs, after the block has filled in the fields that the request left open.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FilledCall {
     pub gas: u64,
@@ -70,7 +70,7 @@ pub(super) fn check_blob_type(tx: &TxEnvelope, spec: &ChainSpec) -> Result<(), S
     }
 }
 
-/// Refuses a signed transaction whose blobs do not fit a block in which `used` of `most` blob gas is used (EIP-4844).
+/// Refuses a signed transaction whose blobs do not fit in the block. `used` of its `most` blob gas is used (EIP-4844).
 pub(super) fn check_blob_gas(tx: &TxEnvelope, used: u64, most: u64) -> Result<(), String> {
     match tx.blob_gas_used() {
         Some(needs) if needs > 0 && needs > most.saturating_sub(used) => {

@@ -18,7 +18,7 @@ pub fn kzg_settings() -> &'static KzgSettings {
     ethereum_kzg_settings(NO_TABLES)
 }
 
-/// Loads the settings, which takes a second. Whatever needs them earlier waits for them.
+/// Loads the settings, which takes a second. Earlier users wait for them.
 pub fn load_kzg_settings() {
     kzg_settings();
     LOADED.store(true, Relaxed);

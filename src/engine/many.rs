@@ -13,11 +13,12 @@ use super::{
 use crate::ledger::Snapshot;
 
 impl Engine<'_> {
-    /// Runs bundles in the newest block of `snapshot`, one call after another, under the overrides `state`, and traces each call by the next of
-    /// `tracers`; the last one serves all further calls, and without any no call is traced.
+    /// Runs bundles in the newest block of `snapshot`, one call after another, under the overrides `state`, and traces
+    /// each call with the next of `tracers`. The last tracer serves all further calls. Without tracers, no call is
+    /// traced.
     ///
-    /// The rules are those of Erigon, which introduced `eth_callMany`. The state overrides apply once, at the start.
-    /// The default block number, timestamp and slot of a bundle are those of the previous bundle, plus one.
+    /// The rules follow Erigon, which introduced `eth_callMany`. The state overrides apply once, at the start. The
+    /// default block number, timestamp and slot of a bundle are the previous bundle's, plus one.
     ///
     /// # Errors
     ///

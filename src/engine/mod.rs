@@ -1,4 +1,4 @@
-//! Pure simulation, from a snapshot and a request to a result. No actors, no clocks of its own, no I/O.
+//! Pure simulation, from a snapshot and a request to a result. No actors, no clocks, no I/O.
 
 mod access_list;
 mod beginnings;
@@ -64,7 +64,7 @@ use crate::{
     state::{CodeCache, Overlay},
 };
 
-/// The resources of runs, besides their requests. Each kind of request is a method, in a file of its own.
+/// The resources of runs, besides their requests. Each kind of request is a method, in its own file.
 #[derive(Debug)]
 pub struct Engine<'a> {
     /// The chain's rules.

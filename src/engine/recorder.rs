@@ -41,8 +41,8 @@ const FRAME: usize = 3 * size_of::<CallTraceNode>() + 64;
 /// Bytes of a frame in Parity's form, and of a self-destruction in it, in a vector that doubles too. Their addresses among the frames are
 /// counted by their lengths.
 const FLAT_FRAME: usize = 6 * size_of::<LocalizedTransactionTrace>() + 128;
-/// Bytes of an opcode of a `vmTrace`, as it is recorded and in the answer, each with the at most 17 words that it pushes. The memory that
-/// it writes is counted by its length.
+/// Bytes of an opcode of a `vmTrace`, as recorded and in the answer, each with the at most 17 words that it pushes.
+/// The memory that it writes is counted by its length.
 const VM_STEP: usize = 3 * (size_of::<CallTraceStep>() + size_of::<StepDelta>() + size_of::<TraceMemberOrder>())
     + size_of::<VmInstruction>()
     + 2 * 17 * size_of::<U256>();
@@ -56,10 +56,10 @@ const SELECTOR: usize = 256;
 const ACCOUNT: usize = 1024;
 const SLOT: usize = 512;
 
-/// Records what a [`Tracer`] asks for, within a budget of bytes.
+/// Records what a [`Tracer`] requests, within a budget of bytes.
 ///
 /// Each hook first takes from the budget the most that its record may cost. If too little is left, recording ends and
-/// the run stops. So the memory of a trace never exceeds the budget, whatever a contract does.
+/// the run stops. So the memory of a trace never exceeds the budget.
 #[derive(Debug)]
 struct Recorder<'b> {
     recordings: Vec<Recording>,
@@ -76,7 +76,7 @@ struct Recorder<'b> {
 enum Recording {
     Steps(StepLog),
     Calls(TracingInspector, CallConfig),
-    /// Without a config, the frames are those of `trace_block`.
+    /// Without a config, the frames of `trace_block`.
     FlatCalls(TracingInspector, Option<FlatCallConfig>),
     PreState(PreStateConfig),
     FourByte(FourByteInspector),
@@ -93,7 +93,7 @@ struct EndedRun<'a> {
     caller: Address,
     /// The position of the transaction. A call has only the number of its block.
     position: TransactionInfo,
-    /// Whether state gas is a dimension of its own (EIP-8037).
+    /// Whether state gas is a separate dimension (EIP-8037).
     has_two_dimensions: bool,
     /// The state before the run.
     before: &'a Overlay,
@@ -157,8 +157,9 @@ impl<'b> Recorder<'b> {
         })
     }
 
-    /// Runs a hook of the inspector that records a `vmTrace`, if there is one, and takes the bytes of memory that the hook has copied: the
-    /// only bytes that are taken after they are recorded. A hook copies no more than the memory of a frame.
+    /// Runs a hook of the inspector that records a `vmTrace`, if there is one, and takes the bytes of memory that the
+    /// hook has copied. Only these bytes are taken after they are recorded. A hook copies no more than the memory of a
+    /// frame.
     fn vm_hook(&mut self, hook: impl FnOnce(&mut TracingInspector)) {
         if let Some(vm) = self.recordings.iter_mut().find_map(Recording::vm).filter(|_| !self.over) {
             let before = vm.recorded_bytes();
@@ -183,7 +184,7 @@ impl<'b> Recorder<'b> {
         Some(outermost)
     }
 
-    /// Ends a frame with `bytes` of output. Returns what [`Self::enter`] does.
+    /// Ends a frame with `bytes` of output. Returns the same as [`Self::enter`].
     fn leave(&mut self, context: &mut impl ContextTr, bytes: usize) -> Option<bool> {
         self.depth -= 1;
         let outermost = self.depth == 0;
@@ -409,8 +410,8 @@ impl<'a, C: ContextTr<Db = &'a mut Overlay, Journal: JournalExt>> Inspector<C> f
     }
 }
 
-/// Runs a transaction at a position. Returns its trace, and its result, whose changes are not kept. Also records in `accesses` what the
-/// run accesses. `explain` converts an error of the EVM.
+/// Runs a transaction at a position. Returns its trace and its result, and discards its changes. Also records the
+/// run's accesses in `accesses`. `explain` converts an error of the EVM.
 pub(super) fn trace<F: FamilyEvm>(
     setup: TxSetup<F>,
     position: TransactionInfo,

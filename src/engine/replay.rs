@@ -21,15 +21,16 @@ use crate::{
     state::Overlay,
 };
 
-/// Runs the pre-block system calls and the first `count` transactions of `block`, and returns what they have used. `overlay` must be
-/// over the state of that block's parent.
+/// Runs the pre-block system calls and the first `count` transactions of `block`, and returns what they have used.
+/// `overlay` must be over the state of that block's parent.
 ///
-/// A run that has missed state goes on after a failure, to find what else it will miss.
+/// A run that has missed state continues after a failure, to find what else it will miss.
 ///
 /// # Errors
 ///
-/// Returns [`SimulationError::Stopped`] if the run was stopped. If part of it fails, or uses other gas than its receipt says, returns
-/// [`SimulationError::WrongState`] over the state of an upstream, and [`SimulationError::Internal`] over any other.
+/// Returns [`SimulationError::Stopped`] if the run was stopped. If part of it fails, or its gas differs from the
+/// receipt's, returns [`SimulationError::WrongState`] over the state of an upstream, and [`SimulationError::Internal`]
+/// otherwise.
 pub fn replay(
     spec: &ChainSpec,
     block: &Block,
@@ -53,9 +54,9 @@ pub fn replay(
     ran.map(|()| progress).map_err(|error| failure(block, error, overlay))
 }
 
-/// Replays `block` up to the end of `traced`, a range of its transactions, and passes the trace of each of them to
-/// `take`. `overlay` must be over the state of the block's parent. Each trace may take `limit` bytes, because `take`
-/// gets one after another. A post-execution transaction runs no code, and has no trace.
+/// Replays `block` up to the end of `traced`, a range of its transactions, and passes each of their traces to `take`,
+/// one after another. So `limit` bytes apply to each trace. `overlay` must be over the state of the block's parent. A
+/// post-execution transaction runs no code, and has no trace.
 ///
 /// # Errors
 ///
@@ -89,7 +90,7 @@ pub fn trace_block<E: From<SimulationError>>(
     Ok(())
 }
 
-/// Traces a transaction of `block`. Its changes are not kept.
+/// Traces a transaction of `block`, and discards its changes.
 fn trace<F: FamilyEvm>(
     spec: &ChainSpec,
     block: &Block,

@@ -32,14 +32,14 @@ pub struct Call {
     pub access_list: Option<AccessList>,
     /// Versioned hashes of the blobs (EIP-4844).
     pub blob_hashes: Option<Vec<B256>>,
-    /// The most that the call pays for a unit of blob gas, in wei (EIP-4844).
+    /// The maximum price that the call pays per unit of blob gas, in wei (EIP-4844).
     pub max_fee_per_blob_gas: Option<u128>,
     /// Signed delegations (EIP-7702).
     pub authorization_list: Option<Vec<SignedAuthorization>>,
 }
 
 impl Call {
-    /// Returns the most that the call pays for a unit of gas, in wei.
+    /// Returns the maximum price that the call pays per unit of gas, in wei.
     pub(super) const fn max_fee(&self) -> u128 {
         match self.fees {
             CallFees::GasPrice(fee) | CallFees::Market { max_fee: Some(fee), .. } => fee,
@@ -47,7 +47,7 @@ impl Call {
         }
     }
 
-    /// Returns the sender, the most that it pays for a unit of gas, and the length of the data, which errors name.
+    /// Returns the sender, the maximum price that it pays per unit of gas, and the length of the data, for errors.
     pub(super) fn named(&self) -> (Address, u128, usize) {
         (self.from, self.max_fee(), self.data.len())
     }
@@ -60,9 +60,9 @@ pub enum CallFees {
     GasPrice(u128),
     /// EIP-1559 fees. An absent fee is zero; a call without either pays nothing.
     Market {
-        /// The most that the call pays in total.
+        /// The maximum price that the call pays in total.
         max_fee: Option<u128>,
-        /// The most that the call pays to the block's producer.
+        /// The maximum price that the call pays to the block's producer.
         max_priority: Option<u128>,
     },
 }
@@ -74,7 +74,7 @@ impl Default for CallFees {
 }
 
 impl CallFees {
-    /// Returns market fees with the given ones in place of these.
+    /// Returns these fees replaced by the given market fees. Missing ones are kept.
     pub(super) const fn with_market(self, max_fee: Option<u128>, max_priority: Option<u128>) -> Self {
         let (old_fee, old_priority) = match self {
             Self::GasPrice(_) => (None, None),
@@ -152,7 +152,8 @@ pub struct BlockOverrides {
     pub difficulty: Option<U256>,
     /// Slot (EIP-7843). Ignored before Amsterdam.
     pub slot_number: Option<u64>,
-    /// The name of the fork whose rules the block has. The blocks after it have them, too, unless they name a fork themselves.
+    /// The name of the fork whose rules apply to the block, and to the blocks after it unless they name a fork
+    /// themselves.
     pub fork: Option<Box<str>>,
 }
 
@@ -191,7 +192,7 @@ pub struct CallRequest {
 }
 
 bitflags! {
-    /// The parts of a simulation's results that a request asks for. What nobody asks for is not computed.
+    /// The parts of a simulation's results that a request asks for. Other parts are not computed.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct Outputs: u16 {
         /// Whether each call succeeded.
@@ -253,7 +254,7 @@ pub struct Simulation {
     pub validation: bool,
     /// The parts of the results that are computed.
     pub outputs: Outputs,
-    /// The calls whose end is not as it must be make the bundle fail as a whole. `None` if calls may end in any way.
+    /// The required ends of calls. The bundle fails as a whole if one is not met. `None` if calls may end in any way.
     pub when: Option<Conditions>,
     /// The quantity that is measured before the first call and after the last.
     pub objective: Option<Objective>,
@@ -264,7 +265,7 @@ pub struct Simulation {
 pub enum Objective {
     /// The balance of an account, in wei.
     Ether(Address),
-    /// The balance of an account in an ERC-20 token, as the token's `balanceOf` tells it.
+    /// The balance of an account in an ERC-20 token, as the token's `balanceOf` returns it.
     Token {
         /// The account.
         account: Address,

@@ -15,10 +15,10 @@ use super::{
 };
 use crate::meter::Stopped;
 
-/// A bundle of which some fields vary.
+/// A bundle with fields that vary.
 #[derive(Clone, Debug)]
 pub struct BundleSearch {
-    /// The bundle. Its outputs are those of the best variant.
+    /// The bundle. Its outputs apply to the best variant.
     pub simulation: Simulation,
     /// Whether the best variant runs again, with its outputs.
     pub shows: bool,
@@ -26,7 +26,7 @@ pub struct BundleSearch {
     pub targets: Vec<VariedTarget>,
     /// The values of the targets.
     pub values: SearchedValues,
-    /// The measure of what is best.
+    /// The order in which variants are compared.
     pub aim: Aim,
     /// The least objective of a variant that counts. `None` if any counts.
     pub least: Option<I256>,
@@ -70,9 +70,9 @@ pub enum VariedPart {
     Gas,
     /// The price of gas.
     GasPrice,
-    /// The most that the call pays for gas.
+    /// The maximum price that the call pays for gas.
     MaxFee,
-    /// The most that the call pays the producer for gas.
+    /// The maximum price that the call pays the producer for gas.
     MaxPriorityFee,
 }
 
@@ -94,9 +94,9 @@ pub enum VariantEnd {
         objective: I256,
         /// Gas that the calls used.
         gas_used: u64,
-        /// Whether the objective is at least what the search requires.
+        /// Whether the objective is at least the minimum that the search requires.
         is_enough: bool,
-        /// Whether no call failed that was not allowed to. If the search does not say which calls may fail, none may.
+        /// Whether every call succeeded that had to. If the search does not name calls that may fail, all had to.
         succeeded: bool,
     },
     /// A call did not end as the search requires.
@@ -106,7 +106,7 @@ pub enum VariantEnd {
 }
 
 impl Variant {
-    /// Returns the gas that the calls used, as far as they ran to the end.
+    /// Returns the gas that the completed calls used.
     pub const fn gas_used(&self) -> u64 {
         match self.end {
             VariantEnd::Ran { gas_used, .. } => gas_used,
@@ -114,8 +114,8 @@ impl Variant {
         }
     }
 
-    /// Compares two variants: the better one is greater. What breaks a requirement ranks below all others, and equal
-    /// variants by their values, the smaller of which is better.
+    /// Compares two variants: the better one is greater. A variant that breaks a requirement ranks below all others.
+    /// Equal variants are ordered by their values, the smaller of which is better.
     pub fn rank(&self, other: &Self, aim: Aim) -> Ordering {
         let key = |variant: &Self| match variant.end {
             VariantEnd::Ran { objective, is_enough, .. } => (
@@ -142,12 +142,12 @@ impl BundleSearch {
         self.targets.iter().map(point).min().unwrap_or_default()
     }
 
-    /// Returns the bundle as variants run: with what decides their rank, and no other output.
+    /// Returns the bundle as variants run it: with the outputs that decide their rank, and no others.
     pub fn to_rank(&self) -> Simulation {
         Simulation { outputs: Outputs::empty(), ..self.measured() }
     }
 
-    /// Returns the bundle as the variant with these values is shown: with the search's outputs, and as a whole even if
+    /// Returns the bundle for showing the variant with these values: with the search's outputs, and as a whole even if
     /// the search drops the variant.
     pub fn to_show(&self, values: &[U256]) -> Simulation {
         let mut simulation = Simulation { when: None, ..self.measured() };

@@ -1,4 +1,4 @@
-//! Blocks that run twice: each transaction by the rules of its block and by those of another fork, on the same state before it.
+//! Blocks that run twice: each transaction by the rules of its block and by another fork's rules, on the same state.
 
 mod compare;
 mod divergence;
@@ -32,7 +32,7 @@ use crate::{
     state::Overlay,
 };
 
-/// A transaction that has run by the rules of its block, and by those of another fork.
+/// A transaction that has run by the rules of its block, and by another fork's rules.
 #[derive(Debug)]
 pub struct ShadowedTx {
     /// Gas used by the other rules. `None` if the transaction is invalid by them.
@@ -54,7 +54,8 @@ pub struct Difference {
     pub at: Option<DivergentStep>,
     /// The cause.
     pub cause: Cause,
-    /// The contracts concerned: those that run where the runs diverge, the innermost first, and then those whose state or logs differ.
+    /// The contracts concerned: the ones that run where the runs diverge, the innermost first, and then the ones whose
+    /// state or logs differ.
     pub contracts: Vec<Address>,
     /// Whether the transaction would succeed by the other rules with 1.5 and with 2 times its gas limit, the cap on a transaction's gas and
     /// its sender's funds aside.
@@ -64,8 +65,9 @@ pub struct Difference {
 /// The multiples of a gas limit of [`Difference::succeeds_with`], in halves.
 const MORE_GAS: [u64; 2] = [3, 4];
 
-/// Runs each transaction of `block` by the rules of `under`, and again by its own, which `spec` has, and passes what differs to `take`.
-/// `overlay` must be over the state of the block's parent. The steps of a transaction that differs may take `limit` bytes.
+/// Runs each transaction of `block` by the rules of `under`, and again by the rules of its own chain (`spec`), and
+/// passes the differences to `take`. `overlay` must be over the state of the block's parent. The steps of a
+/// transaction that differs may take `limit` bytes.
 ///
 /// # Errors
 ///
@@ -81,7 +83,7 @@ pub fn shadow_block<E: From<SimulationError>>(
     by_family!(spec, F => Shadow::<F>::new(spec, under, block, limit).run(overlay, take))
 }
 
-/// A block, and the two rules by which it runs.
+/// A block, and the two sets of rules to run it with.
 struct Shadow<'a, F: FamilyEvm> {
     block: &'a Block,
     own: Rules<'a, F>,
@@ -89,7 +91,7 @@ struct Shadow<'a, F: FamilyEvm> {
     limit: usize,
 }
 
-/// The rules by which a block runs, and its environment by them.
+/// A set of rules, and the block's environment under it.
 struct Rules<'a, F: FamilyEvm> {
     spec: &'a ChainSpec,
     env: alloy_evm::EvmEnv<F::Spec>,
@@ -133,7 +135,7 @@ impl<'a, F: FamilyEvm> Shadow<'a, F> {
             let other = self.under.transact(self.under.setup(&included), overlay);
             let own = self.own.transact(self.own.setup(&included), overlay);
             if overlay.has_missed() {
-                // The run is repeated, and goes on to find what else it will miss.
+                // The run is repeated, and continues to find what else it will miss.
                 if let Ok(own) = own {
                     let fails = other.map_or(true, |other| other.result.is_success() != own.result.is_success());
                     if fails {
@@ -216,7 +218,8 @@ impl<'a, F: FamilyEvm> Shadow<'a, F> {
         Ok(ShadowedTx { gas_under, difference: Some(difference.into()) })
     }
 
-    /// Returns whether a transaction would succeed by the other rules with more gas, whatever it may have and can pay.
+    /// Returns whether a transaction would succeed by the other rules with more gas, ignoring its limit and the
+    /// sender's funds.
     fn succeeds_with_more(&self, included: &Included<'_>, overlay: &mut Overlay) -> Result<[bool; 2], SimulationError> {
         let mut succeeds = [false; 2];
         for (halves, succeeds) in MORE_GAS.into_iter().zip(&mut succeeds) {

@@ -1,5 +1,5 @@
-//! `eth_simulateV1` and `presim_simulate`: calls in consecutive blocks, each block with its overrides, and with what the
-//! request asks for of its results.
+//! `eth_simulateV1` and `presim_simulate`: calls in consecutive blocks, each block with its overrides and with the
+//! requested outputs.
 
 mod blocks;
 mod calls;
@@ -47,8 +47,8 @@ use crate::{
 };
 
 impl Engine<'_> {
-    /// Runs `simulation` on `snapshot`, whose state must be under the overlay. A simulated block with the number of the
-    /// block being built continues that block, because the calls would land there.
+    /// Runs `simulation` on `snapshot`. The overlay must be over the snapshot's state. A simulated block with the
+    /// number of the block being built continues that block, because the calls would land there.
     ///
     /// # Errors
     ///
@@ -58,8 +58,8 @@ impl Engine<'_> {
         Ok(state.end(self.rules, simulation))
     }
 
-    /// Runs the beginning of `simulation`, from a shorter beginning if there is one, up to `until`. Returns what
-    /// [`Engine::resume`] continues from. If the bundle breaks before, this is its end.
+    /// Runs the beginning of `simulation` up to `until`, from a shorter beginning if there is one. Returns the state
+    /// from which [`Engine::resume`] continues. If the bundle ends earlier, returns its end.
     ///
     /// # Errors
     ///
@@ -75,8 +75,8 @@ impl Engine<'_> {
         Ok(Beginning { overlay: self.overlay.save(), progress })
     }
 
-    /// Runs the rest of `simulation`, whose beginning is that of the simulation that has made `beginning` on the same
-    /// snapshot. The results are those of a run from the start.
+    /// Runs the rest of `simulation`. It must begin like the simulation that created `beginning` on the same snapshot.
+    /// The results equal the results of a run from the start.
     ///
     /// # Errors
     ///
@@ -91,7 +91,7 @@ impl Engine<'_> {
         Ok(state.end(self.rules, simulation))
     }
 
-    /// Returns the name of the fork whose rules the first block of `simulation` has on `snapshot`.
+    /// Returns the name of the fork whose rules apply to the first block of `simulation` on `snapshot`.
     ///
     /// # Errors
     ///

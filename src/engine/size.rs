@@ -1,4 +1,4 @@
-//! The memory that requests take, for the bounds of what keeps them.
+//! The memory that requests take, for the bounds of their stores.
 
 use alloy_eips::{Encodable2718, eip4895::Withdrawal};
 use alloy_primitives::{Address, B256};

@@ -136,7 +136,7 @@ impl StepLog {
         self.refunds.pop();
     }
 
-    /// Returns the most bytes that the record of the next step may take.
+    /// Returns the maximum bytes that the record of the next step may take.
     pub(super) fn cost(&self, at: &At) -> usize {
         if self.is_full() {
             return 0;

@@ -72,7 +72,7 @@ const BUILDER_EXITS: RequestQueue = RequestQueue::new(
 /// [EIP-4788](https://eips.ethereum.org/EIPS/eip-4788) keeps.
 const KEPT: u64 = 8_191;
 
-/// Runs the system calls that come before the first call of `header`'s block.
+/// Runs the system calls before the first call of `header`'s block.
 ///
 /// # Errors
 ///
@@ -114,8 +114,7 @@ pub(super) fn begin_block<F: FamilyEvm>(
     unrecorded(evm, run).map_err(refused)
 }
 
-/// Runs the system calls that come after the last call of a block of Prague or later. Appends the requests that they
-/// return.
+/// Runs the system calls after the last call of a block of Prague or later. Appends the requests that they return.
 ///
 /// # Errors
 ///
@@ -151,8 +150,8 @@ pub(super) fn end_block<F: FamilyEvm>(
     unrecorded(evm, run).map_err(refused)
 }
 
-/// Runs system calls without recording what they read. What they write is recorded as read where code reads it. Their
-/// contracts are those of their EIPs, whose code never changes.
+/// Runs system calls without recording their reads. Code that reads their writes records these. Their contracts are
+/// defined by EIPs, and the code never changes.
 fn unrecorded<F: FamilyEvm, T>(evm: &mut RunEvm<'_, F>, run: impl FnOnce(&mut RunEvm<'_, F>) -> T) -> T {
     let records = evm.db().records_reads();
     evm.db_mut().record_reads(false);
@@ -161,14 +160,14 @@ fn unrecorded<F: FamilyEvm, T>(evm: &mut RunEvm<'_, F>, run: impl FnOnce(&mut Ru
     done
 }
 
-/// Returns the refusal of a block of which a system call, or what follows from one, fails.
+/// Returns the refusal of a block whose system call, or a step that follows from one, fails.
 pub(super) fn refused(error: impl Display) -> SimulationError {
     SimulationError::Refused(format!("system call: {error}"))
 }
 
 impl SystemContract {
-    /// Applies `effect` if the contract has its known code; it returns false if it has done nothing, because the code would
-    /// do more. Returns whether the call is done, which it is, too, if there is no account.
+    /// Applies `effect` if the contract has its known code. Returns whether the call is done, which is also the case if
+    /// there is no account. `effect` returns false, having done nothing, if the code would do more.
     fn is_run<F: FamilyEvm>(
         &self,
         evm: &mut RunEvm<'_, F>,

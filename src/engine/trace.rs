@@ -19,7 +19,8 @@ pub enum Tracer {
     Calls(CallConfig),
     /// `flatCallTracer`: the frames as a list, in Parity's form.
     FlatCalls(FlatCallConfig),
-    /// The frames as `trace_block` lists them: as [`Tracer::FlatCalls`], but in Parity's words and with the gas of the EVM alone.
+    /// The frames as `trace_block` lists them: like [`Tracer::FlatCalls`], but in Parity's format and with only the
+    /// EVM's gas.
     Frames,
     /// `prestateTracer`: the accounts and slots that the call needs, or how it changes them.
     PreState(PreStateConfig),
@@ -36,7 +37,7 @@ pub enum Tracer {
 }
 
 impl Tracer {
-    /// Returns geth's name of the tracer. The name of the struct logger is empty, and so are those of Parity's traces.
+    /// Returns geth's name of the tracer. The struct logger and Parity's traces have no name.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Steps(_) | Self::Frames | Self::Parity(_) => "",
@@ -95,7 +96,7 @@ pub enum Trace {
 pub struct TracedGas {
     /// The gas, which the EVM counts in both dimensions.
     pub gas: ResultGas,
-    /// Whether state gas is a dimension of its own (EIP-8037): from Amsterdam on.
+    /// Whether state gas is a separate dimension (EIP-8037): from Amsterdam on.
     pub has_two_dimensions: bool,
 }
 

@@ -33,7 +33,7 @@ const DOCUMENTS: [(&str, &str); 14] = documents![
     "src/wallet/README.md",
 ];
 
-/// Returns the documents as files of the media type `kind`, which is that of HTML.
+/// Returns the documents as files of the media type `kind` (HTML).
 pub fn files(kind: &'static str) -> impl Iterator<Item = ServedFile> {
     DOCUMENTS.into_iter().map(move |(path, text)| ServedFile::new(path, kind, page(path, text)))
 }
@@ -49,7 +49,7 @@ fn page(path: &str, text: &str) -> String {
             !is_dropped
         }
         Event::End(TagEnd::Link) => !mem::take(&mut is_dropped),
-        // Images are not served, and their text says what they show.
+        // Images are not served. Their text describes them.
         Event::Start(Tag::Image { .. }) | Event::End(TagEnd::Image) => false,
         _ => true,
     });
@@ -68,7 +68,7 @@ fn page(path: &str, text: &str) -> String {
     )
 }
 
-/// Gives each heading the anchor that GitHub gives it.
+/// Gives each heading the same anchor as GitHub.
 fn name_headings(events: &mut [Event<'_>]) {
     let mut seen = BTreeMap::<String, u32>::new();
     for start in 0..events.len() {
@@ -121,7 +121,7 @@ fn unaligned(event: Event<'_>) -> Event<'_> {
     }
 }
 
-/// Puts a table into a frame that scrolls, which the keyboard reaches.
+/// Wraps a table in a scrolling frame that is accessible by keyboard.
 fn in_frame(event: Event<'_>) -> impl Iterator<Item = Event<'_>> {
     let frame = |text| Some(Event::Html(CowStr::Borrowed(text)));
     let (before, after) = match &event {

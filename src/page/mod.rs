@@ -1,5 +1,5 @@
-//! The page for browsers: what the node does now, the transactions as they come, a place to try requests, and what waits
-//! for approval. `README.md` says how it is built.
+//! The page for browsers: what the node does now, incoming transactions, a playground for requests, and requests that
+//! wait for approval. `README.md` describes how it is built.
 
 mod documents;
 
@@ -61,8 +61,8 @@ fn hidden() -> String {
     format!("export const hidden = /[{}]/gu;\n", ranges.concat())
 }
 
-/// Returns the signatures as a script: those of functions, with what they return, and errors by selector, and those of
-/// events by topic. Of two with the same, the first counts.
+/// Returns the signatures as a script: functions (with their outputs) and errors by selector, and events by topic. Of
+/// duplicates, the first counts.
 fn signatures() -> String {
     let kinds = [("function", 4), ("error", 4), ("event", 32)].map(|(kind, length)| {
         let mut known = BTreeMap::new();
@@ -82,7 +82,7 @@ fn without_results(signature: &str) -> &str {
     signature[..end].trim()
 }
 
-/// Returns a signature as it is hashed, without names of parameters and `indexed`.
+/// Returns the form of a signature that is hashed, without names of parameters and `indexed`.
 fn plain(signature: &str) -> String {
     let types = signature.split_inclusive([',', '(', ')']).map(|part| {
         let (text, sign) = part.split_at(part.len() - usize::from(part.ends_with([',', '(', ')'])));

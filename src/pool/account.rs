@@ -69,7 +69,8 @@ fn raised(fee: u128, bump: u32) -> U256 {
     U256::from(fee) * U256::from(100 + u64::from(bump)) / U256::from(100)
 }
 
-/// Returns the sender's nonce once a transaction is mined, which authorizations of its own account raise (EIP-7702).
+/// Returns the sender's nonce after a transaction. Authorizations of the sender's own account raise it further
+/// (EIP-7702).
 pub(super) fn nonce_after(tx: &Recovered<TxEnvelope>) -> u64 {
     let mut next = tx.nonce() + 1;
     for authorization in tx.authorization_list().unwrap_or_default() {
@@ -120,7 +121,8 @@ pub(super) fn check_account(
     Ok(())
 }
 
-/// Checks that each fee of a replacement is at least `bump` percent higher than that of the replaced transaction.
+/// Checks that each fee of a replacement is at least `bump` percent higher than the same fee of the replaced
+/// transaction.
 pub(super) fn check_replacement(new: &TxEnvelope, old: &TxEnvelope, bump: u32) -> Result<(), PoolError> {
     let blobs = [new, old].iter().any(|tx| tx.ty() == EIP4844_TX_TYPE_ID);
     let bump = if blobs { bump.max(BLOB_PRICE_BUMP) } else { bump };
@@ -144,7 +146,7 @@ pub(super) fn nonce_of(world: &World, address: &Address) -> u64 {
     known_nonce(world, address).unwrap_or_default()
 }
 
-/// Returns the next nonce of an account, or `None` if the state of an upstream that has it is not known.
+/// Returns the next nonce of an account, or `None` if it is in unknown state of an upstream.
 pub(super) fn known_nonce(world: &World, address: &Address) -> Option<u64> {
     if let Some(account) = world.account(address) {
         return Some(account.nonce);

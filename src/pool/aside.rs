@@ -1,8 +1,8 @@
-//! The node's own transactions on an upstream's chain that stand aside.
+//! The node's own transactions on an upstream's chain that are set aside.
 //!
-//! A transaction on an upstream's chain is settled only when its block is final: until then a reorg may take it back,
-//! and of two versions with one nonce either may be mined. So a transaction whose nonce is used, or that another version
-//! has replaced, stands aside with its bytes on the disk. It waits again if its nonce is free again.
+//! A transaction on an upstream's chain is settled only when its block is final: until then a reorg may revert it, and
+//! any of several versions with one nonce may be mined. So a transaction is set aside, and stays on the disk, if its
+//! nonce is used or another version has replaced it. It waits again if its nonce becomes free.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -15,7 +15,7 @@ use alloy_primitives::{
 use super::{Pooled, account::known_nonce};
 use crate::state::World;
 
-/// The transactions that stand aside.
+/// The transactions that are set aside.
 #[derive(Debug, Default)]
 pub(super) struct Aside {
     by_nonce: AddressMap<BTreeMap<u64, Vec<Arc<Pooled>>>>,

@@ -26,7 +26,7 @@ pub struct Best {
     fees: BlockFees,
     /// Whether tips do not count.
     is_fifo: bool,
-    /// The senders' next transactions, with those that follow, by the tip, and by the arrival that no other transaction has.
+    /// Each sender's next transaction and its followers, ordered by tip, then by arrival. Arrivals are unique.
     runs: BTreeMap<(u128, Reverse<u64>), VecDeque<Arc<Pooled>>>,
 }
 
@@ -39,7 +39,7 @@ pub struct BlockFees {
     pub blob: u128,
 }
 
-/// A sender's next transaction, and those of the same sender that can follow.
+/// A sender's next transaction, and the sender's transactions that can follow it.
 #[derive(Debug)]
 pub struct Ready {
     next: Arc<Pooled>,

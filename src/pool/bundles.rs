@@ -33,13 +33,13 @@ pub struct SentBundle {
     pub transactions: Vec<SentTransaction>,
     /// The number of the first block that may have the bundle. `None` for the block being built.
     pub block: Option<u64>,
-    /// The number of the last block that may have it. `None` for the first.
+    /// The number of the last block that may contain it. `None` for the first.
     pub max_block: Option<u64>,
     /// The earliest timestamp of that block, in Unix seconds.
     pub min_timestamp: u64,
     /// The latest timestamp of that block, in Unix seconds.
     pub max_timestamp: u64,
-    /// The hashes of the transactions that may revert. Each is that of a transaction of the bundle.
+    /// The hashes of the transactions that may revert, all of them in the bundle.
     pub may_revert: Vec<B256>,
     /// The client's name. `None` if clients have no tokens.
     pub client: Option<String>,
@@ -80,7 +80,7 @@ pub struct WaitingBundle {
 /// The reason why the pool rejects a bundle.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum BundleRefusal {
-    /// The chain stands still.
+    /// The chain does not advance.
     #[error("this node builds no blocks: bundles require a devnet (--feed devnet)")]
     Static,
     /// Builders of the upstream's chain build the blocks.
@@ -95,7 +95,7 @@ pub enum BundleRefusal {
     /// The last block is before the first, or too far in the future.
     #[error("block {block}: expected {first}, the first block that may have the bundle, or one after it up to {last}")]
     MaxBlock { block: u64, first: u64, last: u64 },
-    /// A transaction can be in no block.
+    /// No block can contain a transaction.
     #[error("transaction {index} of the bundle ({hash}): {error}")]
     Transaction { index: usize, hash: B256, error: Box<PoolError> },
     /// The transactions and their blobs are too long.
@@ -124,7 +124,7 @@ pub struct Bundles {
 struct BundleList {
     /// In order of arrival.
     waiting: Vec<Arc<WaitingBundle>>,
-    /// The outcomes of these, and of those that wait no longer.
+    /// The outcomes of the waiting bundles and of earlier ones.
     outcomes: Outcomes,
 }
 
@@ -149,7 +149,7 @@ impl WaitingBundle {
         *self.misfit.lock() = Some(reason.to_string());
     }
 
-    /// Returns what has become of the bundle on a chain; `None` if it still waits.
+    /// Returns the outcome of the bundle on a chain, or `None` if it still waits.
     fn outcome(&self, published: &Chain) -> Option<BundleOutcome> {
         let newest = &published.newest;
         let (head, open) = (newest.head.number(), newest.header().number);
@@ -264,7 +264,7 @@ impl Bundles {
         self.snapshots.load().feed().problem().map_or(Ok(()), |problem| Err(BundleRefusal::Degraded(problem)))
     }
 
-    /// Returns the blocks that may have a bundle, each of which is being built or soon will be.
+    /// Returns the blocks that may contain a bundle. Each is being built or soon will be.
     fn check_blocks(&self, first: Option<u64>, last: Option<u64>) -> Result<RangeInclusive<u64>, BundleRefusal> {
         let open = self.snapshots.newest().header().number;
         let may = open..=open.saturating_add(BLOCKS_AHEAD);
@@ -291,15 +291,15 @@ impl Bundles {
         Ok(self.list.lock().end(cancelled) > 0)
     }
 
-    /// Returns what has become of a client's bundle; `None` if the client has sent no such bundle, or it is forgotten.
+    /// Returns the outcome of a client's bundle, or `None` if it waits, was never sent, or is forgotten.
     pub fn outcome(&self, client: Option<&str>, hash: &B256) -> Option<BundleOutcome> {
         // The newest block may have been published a moment ago.
         self.advance(&self.snapshots.load());
         self.list.lock().outcomes.get(client, hash).cloned()
     }
 
-    /// Returns the bundles to be tried in a sub-block of the block `number` with this timestamp: those first that were tried
-    /// least, in order of arrival.
+    /// Returns the bundles to try in a sub-block of the block `number` with this timestamp. Bundles with the fewest
+    /// attempts are first, then in order of arrival.
     pub fn for_block(&self, number: u64, timestamp: u64) -> Vec<Arc<WaitingBundle>> {
         let mut bundles: Vec<_> =
             self.list.lock().waiting.iter().filter(|bundle| bundle.is_for(number, timestamp)).cloned().collect();
@@ -307,12 +307,13 @@ impl Bundles {
         bundles
     }
 
-    /// Drops the bundles of sealed blocks, and those of the open block with a transaction that is in a block already.
+    /// Drops the bundles of sealed blocks, and bundles of the open block with a transaction that a block already
+    /// contains.
     pub(super) fn advance(&self, published: &Chain) {
         self.list.lock().end(|bundle| bundle.outcome(published));
     }
 
-    /// Adds a bundle in place of that with the same name; without a name, of the same bundle for the same block.
+    /// Adds a bundle. Replaces the bundle with the same name or, without a name, the same bundle for the same block.
     fn push(&self, bundle: WaitingBundle) -> Result<(), BundleRefusal> {
         let mut list = self.list.lock();
         let is_replaced = |other: &WaitingBundle| match &bundle.name {

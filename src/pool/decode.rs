@@ -70,7 +70,7 @@ impl From<Recovered<TxEnvelope>> for SentTransaction {
     }
 }
 
-/// Decodes a legacy transaction with nothing after it.
+/// Decodes a legacy transaction, and rejects trailing bytes.
 fn decode_legacy(mut raw: &[u8]) -> alloy_rlp::Result<TxEnvelope> {
     let tx = TxLegacy::rlp_decode_signed(&mut raw)?;
     if !raw.is_empty() {

@@ -16,7 +16,7 @@ pub enum DropReason {
     NonceUsed,
     /// The chain's rules do not allow it in a block.
     Unminable,
-    /// A client has asked for it, with --testing.
+    /// A client has removed it, with --testing.
     Withdrawn,
     /// The node that builds the blocks has rejected it, and it was acknowledged as not checked yet.
     Rejected,

@@ -34,7 +34,7 @@ pub enum PoolError {
     /// The gas limit exceeds the cap for one transaction (EIP-7825).
     #[error("transaction gas limit too high (cap: {cap}, tx: {gas})")]
     GasCap { cap: u64, gas: u64 },
-    /// The gas limit exceeds that of a block.
+    /// The gas limit exceeds the block gas limit.
     #[error("exceeds block gas limit")]
     BlockGas,
     /// The priority fee exceeds the maximum fee (EIP-1559).
@@ -100,14 +100,14 @@ pub enum PoolError {
         cost.saturating_sub(*balance)
     )]
     Funds { balance: U256, cost: U256 },
-    /// The balance does not cover the transaction and the sender's others in the pool.
-    /// For a replacement, `cost` is what it adds.
+    /// The balance does not cover the transaction and the sender's others in the pool. For a replacement, `cost` is
+    /// the additional cost.
     #[error(
         "insufficient funds for gas * price + value: balance {balance}, queued cost {queued}, tx cost {cost}, overshot {}",
         queued.saturating_add(*cost).saturating_sub(*balance)
     )]
     QueuedFunds { balance: U256, queued: U256, cost: U256 },
-    /// A replacement does not raise the fee `what` by the required percentage.
+    /// A replacement does not raise the fee named `what` by the required percentage.
     #[error("replacement transaction underpriced: new tx {what} {new} < {old} queued + {bump}% replacement penalty")]
     ReplacementUnderpriced { what: &'static str, new: u128, old: u128, bump: u32 },
     /// Another transaction has taken the nonce that this node chose.

@@ -1,8 +1,8 @@
 //! The transaction pool: transactions that were sent and are not yet in a block.
 //!
-//! The pool rejects what geth's pools reject, with the same messages. It has none of geth's protections against floods
-//! from a public network: one transaction in flight for delegated accounts, accounts reserved to blobs or to all other
-//! types, and a maximum age of transactions. Bundles wait beside the transactions, in memory.
+//! The pool rejects the same transactions as geth's pools, with the same messages. It has none of geth's protections
+//! against floods from a public network: one transaction in flight for delegated accounts, accounts reserved to blobs
+//! or to all other types, and a maximum age of transactions. Bundles wait in memory, separate from the transactions.
 
 mod account;
 mod aside;

@@ -1,5 +1,5 @@
-//! Transactions as they arrive: how many have become ready, or have left, and how far the chain's source has come with them, which
-//! mines them or drafts the next block.
+//! Counts the transactions that have become ready or have left, and how many of them the chain's source has processed.
+//! The source mines them or drafts the next block.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -17,13 +17,13 @@ pub struct OnArrival {
 /// The progress of the source.
 #[derive(Debug, Default)]
 struct Mined {
-    /// The count up to which all is in a block or a draft, or can be in none.
+    /// The count up to which every transaction is in a block or a draft, or cannot be in one.
     to: u64,
-    /// The count up to which nothing can be mined now, and the reason.
+    /// The highest count that cannot be mined now, and the reason.
     stuck: Option<(u64, String)>,
 }
 
-/// The moment from which all that is ready now is in a block or a draft, or can be in none yet.
+/// The moment from which every transaction that is ready now is in a block or a draft, or cannot be in one yet.
 #[derive(Debug)]
 pub struct AwaitedBlock {
     number: u64,
@@ -37,7 +37,7 @@ impl Default for OnArrival {
 }
 
 impl OnArrival {
-    /// Counts transactions that are ready, or have left because a client has asked for it.
+    /// Counts transactions that are ready, or that a client has removed.
     pub(super) fn add(&self, count: usize) {
         if count > 0 {
             self.ready.send_modify(|ready| *ready += count as u64);
@@ -52,13 +52,14 @@ impl OnArrival {
     /// Sets whether the source mines transactions as they arrive, or drafts the next block of them.
     pub fn follow(&self, on: bool) {
         self.followed.store(on, Relaxed);
-        // A source that no longer follows lets nobody wait.
+        // Waiting clients are released, because the source no longer follows.
         if !on {
             self.mined_to(*self.ready.borrow());
         }
     }
 
-    /// Records that the source has mined, or drafted, what was ready when the count was `ready`, as far as it can be mined.
+    /// Records that the source has mined or drafted, as far as possible, the transactions that were ready at the count
+    /// `ready`.
     pub fn mined_to(&self, ready: u64) {
         self.mined.send_if_modified(|mined| {
             let is_newer = ready > mined.to;
@@ -67,12 +68,12 @@ impl OnArrival {
         });
     }
 
-    /// Records that what was ready when the count was `ready` cannot be mined now, for this reason. It waits.
+    /// Records that the transactions up to the count `ready` cannot be mined now, and why. They keep waiting.
     pub fn stuck(&self, ready: u64, reason: &impl ToString) {
         self.mined.send_modify(|mined| mined.stuck = Some((ready, reason.to_string())));
     }
 
-    /// Returns what a client waits for whose transaction has just been added; `None` if the source does not follow.
+    /// Returns what the sender of the transaction just added waits for, or `None` if the source does not follow.
     pub fn newest(&self) -> Option<AwaitedBlock> {
         let followed = self.followed.load(Relaxed);
         followed.then(|| AwaitedBlock { number: *self.ready.borrow(), mined: self.mined.subscribe() })
@@ -80,10 +81,10 @@ impl OnArrival {
 }
 
 impl AwaitedBlock {
-    /// Waits until the source has come to the transaction. Returns the reason if the transaction still waits.
+    /// Waits until the source has processed the transaction. Returns the reason if the transaction still waits.
     pub async fn mined(mut self) -> Option<String> {
         let is_stuck = |mined: &Mined| mined.stuck.as_ref().is_some_and(|(to, _)| *to >= self.number);
-        // Fails if there is no pool any more, for which nobody waits.
+        // Fails if the pool is gone. Then there is nothing to wait for.
         let mined = self.mined.wait_for(|mined| mined.to >= self.number || is_stuck(mined)).await.ok()?;
         if mined.to >= self.number {
             return None;

@@ -6,11 +6,11 @@ use alloy_primitives::{B256, map::B256Map};
 
 use crate::shown;
 
-/// The bundles of one client whose outcomes are remembered.
+/// The number of bundles per client whose outcomes are remembered.
 const MAX_OF_CLIENT: usize = 10_000;
 /// The bytes of all remembered outcomes, beyond which the oldest of the client with most of them are forgotten.
 const MAX_BYTES: usize = 32 << 20;
-/// The bytes of an outcome beside its reason.
+/// The bytes of an outcome without its reason.
 const BYTES: usize = 200;
 /// The characters of a reason.
 const MAX_REASON: usize = 300;
@@ -25,7 +25,7 @@ pub enum BundleOutcome {
         /// The number of the block.
         block: u64,
     },
-    /// The bundle waits no longer, and is in no block.
+    /// The bundle no longer waits, and is in no block.
     Dropped {
         /// The reason, for people.
         reason: String,

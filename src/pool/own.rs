@@ -1,4 +1,4 @@
-//! The node's own transactions: those that wait to be sent and mined, and those that stand aside.
+//! The node's own transactions: waiting to be sent and mined, or set aside.
 
 use std::sync::Arc;
 
@@ -21,12 +21,12 @@ impl Pool {
         self.inner.lock().queue.own_waiting()
     }
 
-    /// Returns the node's own transactions that do not wait, but may still be mined, or taken back.
+    /// Returns the node's own transactions that are set aside: they may still be mined, or wait again after a reorg.
     pub fn own_aside(&self) -> Vec<Arc<Pooled>> {
         self.inner.lock().queue.aside().map_or_else(Vec::new, Aside::all)
     }
 
-    /// Returns the own transaction with this hash, whether it waits or stands aside.
+    /// Returns the own transaction with this hash, whether it waits or is set aside.
     pub fn own_pooled(&self, hash: &B256) -> Option<Arc<Pooled>> {
         let inner = self.inner.lock();
         let waiting = inner.queue.get(hash).filter(|pooled| pooled.own).cloned();
@@ -43,12 +43,12 @@ impl Pool {
         self.inner.lock().queue.stored_with_nonce(sender, nonce)
     }
 
-    /// Returns the per cent by which a replacement must pay more.
+    /// Returns the percentage by which a replacement must pay more.
     pub const fn price_bump(&self) -> u32 {
         self.settings.price_bump
     }
 
-    /// Forgets transactions that stand aside, because their fate is final and stored.
+    /// Forgets transactions that are set aside, because their fate is final and stored.
     pub fn forget_aside(&self, hashes: impl IntoIterator<Item = B256>) {
         self.inner.lock().queue.forget_aside(hashes);
     }

@@ -39,7 +39,7 @@ impl Arrival {
 /// The nonces that a new transaction may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PoolNonce {
-    /// Any nonce, that of a transaction in the pool too if the new one pays more, because its sender chose the nonce.
+    /// Any nonce, because the sender chose it. It may be in the pool already if the new transaction pays more.
     Any,
     /// Only a free nonce, because this node chose it and can choose another.
     Free,
@@ -97,12 +97,12 @@ pub(super) struct Queue {
     arrivals: u64,
     /// Transactions that left since the last [`take_left`](Self::take_left).
     left: Vec<Departure>,
-    /// The own transactions that stand aside. `None` unless the chain is an upstream's.
+    /// The own transactions that are set aside. `None` unless the chain is an upstream's.
     aside: Option<Aside>,
 }
 
 impl Queue {
-    /// Creates the queue of an upstream's chain, on which own transactions stand aside until they are settled.
+    /// Creates the queue of an upstream's chain, on which own transactions are set aside until they are settled.
     pub(super) fn of_upstream() -> Self {
         Self { aside: Some(Aside::default()), ..Self::default() }
     }
@@ -111,12 +111,12 @@ impl Queue {
         self.aside.as_ref()
     }
 
-    /// Whether a transaction stands aside.
+    /// Whether a transaction is set aside.
     pub(super) fn is_aside(&self, hash: &B256) -> bool {
         self.aside.as_ref().is_some_and(|aside| aside.has(hash))
     }
 
-    /// Whether no transaction waits or stands aside.
+    /// Whether no transaction waits or is set aside.
     pub(super) fn is_idle(&self) -> bool {
         self.by_hash.is_empty() && self.aside.as_ref().is_none_or(Aside::is_empty)
     }
@@ -149,7 +149,7 @@ impl Queue {
         self.with_nonce(sender, nonce).filter(|pooled| pooled.own && !pooled.is_held()).cloned()
     }
 
-    /// Adds a transaction to those of its sender.
+    /// Adds a transaction to its sender's list.
     fn link(&mut self, pooled: Arc<Pooled>) -> &mut Sender {
         self.bytes += pooled.size;
         self.by_hash.insert(*pooled.tx.tx_hash(), pooled.clone());
@@ -164,7 +164,7 @@ impl Queue {
         self.senders.get(sender)?.by_nonce.get(&nonce)
     }
 
-    /// Moves a transaction that stands aside back among those that wait, unless another version waits there.
+    /// Moves a transaction that was set aside back to the waiting ones, unless another version waits there.
     fn requeue(&mut self, pooled: Arc<Pooled>) {
         if self.with_nonce(&pooled.tx.signer(), pooled.tx.nonce()).is_none() {
             self.forget_aside([*pooled.tx.tx_hash()]);
@@ -172,7 +172,8 @@ impl Queue {
         }
     }
 
-    /// Sets aside the transactions whose nonces are used, and takes back those whose nonces are free again.
+    /// Sets aside the transactions whose nonces are used, and returns the ones whose nonces are free again to the
+    /// queue.
     pub(super) fn restore_freed(&mut self, world: &World) {
         let Some(aside) = &self.aside else { return };
         for pooled in aside.free_on(world) {
@@ -292,7 +293,7 @@ impl Queue {
             self.bytes -= replaced.size;
             self.by_hash.remove(replaced.tx.tx_hash());
             if let Some(aside) = self.aside.as_mut().filter(|_| replaced.own) {
-                // The upstream may have it already, so that it may be mined.
+                // The upstream may have it already, and may still mine it.
                 aside.push(replaced.clone());
             }
             self.left.push(Departure { pooled: replaced, reason: DropReason::Replaced, announced });
@@ -304,7 +305,7 @@ impl Queue {
     fn newly_ready_from(&mut self, pooled: &Pooled, world: &World) -> Vec<Arc<Recovered<TxEnvelope>>> {
         let (address, nonce) = (pooled.tx.signer(), pooled.tx.nonce());
         if self.senders.get(&address).is_some_and(|sender| nonce < sender.announced) {
-            // Subscribers were already notified of the transaction that it replaces, and of those after it.
+            // Subscribers were already notified of the replaced transaction and of its followers.
             return vec![pooled.tx.clone()];
         }
         self.newly_ready(&address, world)
@@ -334,7 +335,8 @@ impl Queue {
         Some(pooled)
     }
 
-    /// Releases a transaction that is on the disk. Returns those that became ready, none if it has left since.
+    /// Releases a transaction that is on the disk. Returns the transactions that became ready, none if it has left
+    /// meanwhile.
     pub(super) fn release(&mut self, pooled: &Arc<Pooled>, world: &World) -> Vec<Arc<Recovered<TxEnvelope>>> {
         pooled.held.store(false, Relaxed);
         match self.by_hash.get(pooled.tx.tx_hash()) {
@@ -343,8 +345,8 @@ impl Queue {
         }
     }
 
-    /// Removes transactions that were not accepted after all, and restores those that left for them, except a
-    /// transaction whose nonce is used, or taken by a transaction on the disk.
+    /// Removes transactions that were not accepted after all, and restores the ones that left for them, except if the
+    /// nonce is used, or taken by a transaction on the disk.
     pub(super) fn undo(&mut self, arrival: &[Arc<Pooled>], left: Vec<Departure>, world: &World) {
         for pooled in arrival.iter().rev() {
             if self.by_hash.get(pooled.tx.tx_hash()).is_some_and(|there| Arc::ptr_eq(there, pooled)) {
@@ -383,7 +385,7 @@ impl Queue {
         self.arrivals = self.arrivals.max(arrived);
     }
 
-    /// Removes transactions whose nonces are used on `world`. On an upstream's chain, own ones stand aside.
+    /// Removes transactions whose nonces are used on `world`. On an upstream's chain, own ones are set aside.
     pub(super) fn drop_used(&mut self, world: &World) {
         let used: Vec<B256> = self
             .senders
@@ -421,9 +423,9 @@ impl Queue {
         self.senders.keys().copied().collect()
     }
 
-    /// Evicts transactions until there is room for `tx`, in exchange for `replaced` or in addition. As in geth, a
-    /// transaction that cannot be mined yet evicts nothing, and one that can evicts first those that cannot, then those
-    /// that pay less. Only the last transaction of a sender is evicted, so that none is left behind a gap.
+    /// Evicts transactions until there is room for `tx`, either replacing `replaced` or added. As in geth, a
+    /// transaction that cannot be mined yet evicts nothing. One that can evicts first the transactions that cannot,
+    /// then the ones that pay less. Only a sender's last transaction is evicted, so that no gap arises.
     fn make_room(
         &mut self,
         tx: &Recovered<TxEnvelope>,
@@ -487,7 +489,7 @@ impl Sender {
         std::iter::successors(self.by_nonce.get(&nonce), |pooled| self.by_nonce.get(&pooled.next))
     }
 
-    /// Returns those of [`run`](Self::run) that may be mined now, which are those before the first held one.
+    /// Returns the part of [`run`](Self::run) that may be mined now: the transactions before the first held one.
     fn ready(&self, nonce: u64) -> impl Iterator<Item = &Arc<Pooled>> {
         self.run(nonce).take_while(|pooled| !pooled.is_held())
     }
@@ -512,7 +514,8 @@ impl Sender {
 
     /// Returns the first nonce from `nonce` on that neither a transaction nor an authorization of one uses.
     fn first_gap(&self, nonce: u64) -> u64 {
-        // An upstream counts transactions alone, so its count may be a nonce that the authorization of the last one uses.
+        // An upstream counts only transactions, so its count may be a nonce that the authorization of the last one
+        // uses.
         let before = self.by_nonce.range(..=nonce).next_back();
         let nonce = before.map_or(nonce, |(_, pooled)| pooled.next.max(nonce));
         self.run(nonce).last().map_or(nonce, |last| last.next)

@@ -17,9 +17,9 @@ pub struct Settings {
     pub contracts_may_send: bool,
     /// Whether the transactions of a block are in the order of their arrival, and not of their tips.
     pub is_fifo: bool,
-    /// Maximum number of bundles. Their bytes are bounded by `bytes`, beside those of the transactions.
+    /// Maximum number of bundles. `bytes` bounds their size together with the transactions.
     pub bundles: usize,
-    /// The place where the blocks are built, which is where bundles are mined.
+    /// The place where blocks are built, and so where bundles are mined.
     pub built: BlocksBuilt,
 }
 
@@ -28,7 +28,7 @@ pub struct Settings {
 pub enum BlocksBuilt {
     /// The node builds the blocks.
     Here,
-    /// The chain stands still.
+    /// Blocks are not built, and the chain does not advance.
     #[default]
     Nowhere,
     /// Builders of the upstream's chain build the blocks.

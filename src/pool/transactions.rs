@@ -38,8 +38,8 @@ pub const BROADCAST_CAPACITY: usize = 4_096;
 /// With a store, a transaction enters the pool at once but is *held*: it is neither mined nor visible until it is on
 /// the disk. A transaction that leaves without being mined is also deleted from the store.
 ///
-/// On an upstream's chain the pool has the node's own transactions only, and it is their book: a transaction stays in it
-/// until its fate is final ([`forget_aside`](Self::forget_aside)), because a reorg may take it back.
+/// On an upstream's chain the pool holds only the node's own transactions, and is the record of them: a transaction
+/// stays until its fate is final ([`forget_aside`](Self::forget_aside)), because a reorg may revert it.
 #[derive(Debug)]
 pub struct Pool {
     spec: ChainSpec,
@@ -49,7 +49,7 @@ pub struct Pool {
     pub(super) snapshots: Arc<Snapshots>,
     store: Option<Store>,
     pub(super) inner: Mutex<PoolState>,
-    /// The bundles that wait beside the transactions.
+    /// The bundles that wait for a block.
     pub bundles: Bundles,
     /// The transactions as a chain sees them that mines on arrival.
     pub on_arrival: OnArrival,
@@ -170,13 +170,14 @@ impl Pool {
         self.add_all(transactions.into_iter().map(SentTransaction::from), arrival, beside)
     }
 
-    /// Adds transactions that this node has signed with nonces of its choice, as this `nonce` allows, in order, all or none of them.
-    /// `beside` is written to `store` in the same commit, and `then` is called with the outcome. Until then they are held.
+    /// Adds transactions that this node has signed with nonces of its choice, as `nonce` allows: in order, and all or
+    /// none. Writes `beside` to `store` in the same commit, and calls `then` with the outcome. The transactions are
+    /// held until then.
     ///
     /// # Errors
-    /// Returns the [`PoolError`] of the first transaction that is rejected: [`PoolError::NonceTaken`] if its nonce has to be free
-    /// and is not, [`PoolError::ReplacementUnderpriced`] if it pays too little more than the one that it replaces.
-    /// Transactions that were evicted for them are then restored.
+    /// Returns the [`PoolError`] of the first rejected transaction: [`PoolError::NonceTaken`] if its nonce must be
+    /// free and is not, [`PoolError::ReplacementUnderpriced`] if it pays too little more than the one it replaces.
+    /// Transactions that were evicted for the batch are then restored.
     pub fn add_own(
         self: &Arc<Self>,
         nonce: PoolNonce,
@@ -223,8 +224,8 @@ impl Pool {
         }
     }
 
-    /// Stores transactions that have entered the queue, and releases them once they are on the disk. The same commit
-    /// deletes those that left for them. On an error, the latter stay in `Queue::left`.
+    /// Stores transactions that have entered the queue, and releases them once they are on the disk. Deletes the
+    /// evicted ones in the same commit. On an error, these stay in `Queue::left`.
     fn commit(
         self: &Arc<Self>,
         queue: &mut Queue,
@@ -261,7 +262,7 @@ impl Pool {
         Ok(commit)
     }
 
-    /// Releases held transactions that are stored. If storing failed, removes them and restores those that left.
+    /// Releases held transactions that are stored. If storing failed, removes them and restores the evicted ones.
     fn release_stored(&self, arrival: &[Arc<Pooled>], mut left: Vec<Departure>, kept: bool) {
         let mut inner = self.inner.lock();
         let newest = self.snapshots.settled();
@@ -277,7 +278,7 @@ impl Pool {
         }
     }
 
-    /// Deletes transactions from the store without waiting: [`restore`](Self::restore) drops those still there.
+    /// Deletes transactions from the store without waiting. [`restore`](Self::restore) drops any that remain.
     fn forget(&self, hashes: Vec<B256>) {
         if let Some(store) = self.store.as_ref().filter(|_| !hashes.is_empty()) {
             let _soon = store.write(move |transaction| forget(transaction, hashes));
@@ -291,8 +292,8 @@ impl Pool {
         pooled.map(|pooled| pooled.tx.clone()).or_else(|| inner.own.get(hash).cloned())
     }
 
-    /// Whether the pool holds the transaction with this hash, be it stored yet or not, and on an upstream's chain be it
-    /// settled yet or not. A transaction is on the disk a moment before the pool releases it.
+    /// Whether the pool holds the transaction with this hash, even if it is not stored yet, or on an upstream's chain
+    /// not settled yet. A transaction is on the disk shortly before the pool releases it.
     pub fn holds(&self, hash: &B256) -> bool {
         let inner = self.inner.lock();
         inner.queue.get(hash).is_some() || inner.queue.is_aside(hash)
@@ -340,7 +341,7 @@ impl Pool {
         self.snapshots.changes()
     }
 
-    /// Returns the number of transactions, including those behind a nonce gap.
+    /// Returns the number of transactions, including any behind a nonce gap.
     pub fn len(&self) -> usize {
         self.inner.lock().queue.len()
     }
@@ -358,7 +359,7 @@ impl Pool {
     /// Whether the pool holds a transaction of `address` that delegates its own account, to any address (EIP-7702).
     pub fn delegates(&self, address: &Address) -> bool {
         let inner = self.inner.lock();
-        // A mined transaction leaves a moment after its snapshot was published.
+        // A mined transaction leaves shortly after its snapshot was published.
         inner.queue.delegates(address, nonce_of(&self.snapshots.settled().world, address))
     }
 
@@ -435,9 +436,9 @@ impl Pool {
         }
     }
 
-    /// Adds the producer's own transactions and returns them, except those of senders that are in the pool. Subscribers
-    /// are notified before the sub-block is published. The transactions do not wait in the queue, but
-    /// [`get`](Self::get) finds them, and their nonces count as taken, until [`advance`](Self::advance).
+    /// Adds the producer's own transactions and returns them, except if their senders are in the pool. Subscribers are
+    /// notified before the sub-block is published. The transactions do not wait in the queue, but [`get`](Self::get)
+    /// finds them, and their nonces count as taken, until [`advance`](Self::advance).
     pub fn take_own(
         &self,
         transactions: impl IntoIterator<Item = Recovered<TxEnvelope>>,
@@ -468,7 +469,7 @@ impl Pool {
     }
 
     fn notify_dropped(&self, queue: &Queue, left: &[Departure]) {
-        // A transaction that stands aside may still be mined.
+        // A transaction that is set aside may still be mined.
         for left in left.iter().filter(|left| !queue.is_aside(&left.hash())) {
             let dropped = DroppedTransaction { hash: left.hash(), reason: left.reason };
             // Fails if there is no subscriber.

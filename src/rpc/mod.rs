@@ -1,12 +1,14 @@
 //! The front: servers, methods, the two dialects, error codes and limits.
 //!
-//! The folders are layers, and each uses those below it:
+//! The folders are layers, and each uses the ones below it:
 //!
-//! - [`server`]: the listeners, the connections of all transports, who may call, and health.
-//! - [`dispatch`]: from the text of a message to the text of its answer: the table of methods, and the node that answers.
+//! - [`server`]: the listeners, the connections of all transports, access control, and health.
+//! - [`dispatch`]: from the text of a message to the text of its answer: the table of methods, and the node that
+//! answers.
 //! - [`api`]: the methods, a file or a folder a feature.
-//! - [`run`]: one request, and its runs on the executor, with what they need from other nodes.
-//! - [`limits`]: the memory that connections make the node hold, the frames that are read, and the stalls that close them.
+//! - [`run`]: one request, and its runs on the executor, with data from other nodes.
+//! - [`limits`]: the memory that connections make the node hold, the frames that are read, and the stalls that close
+//! them.
 //! - [`params`]: the parameters that features share, and their conversion to the engine's types.
 //! - [`json`]: the results that features share.
 //! - [`protocol`]: errors and dialects.

@@ -50,7 +50,7 @@ impl WorkerActor {
         Ok(actor.start())
     }
 
-    /// Looks at the worker after an interval, and again after each look. Looks that are late do not come all at once.
+    /// Checks the worker periodically. Late checks do not run in a burst.
     fn look_later(&self, context: &mut Context<Self>) {
         context.run_later(self.look_interval, |actor, context| {
             actor.look();

@@ -54,7 +54,7 @@ impl Executor {
 enum FetchedFor<T> {
     /// The task, which finds these values.
     This(Held),
-    /// Another task, because the block on whose state the run was is no longer part of the upstream's chain.
+    /// A new task, because the first one ran on a block that is no longer part of the upstream's chain.
     Newer(T),
 }
 

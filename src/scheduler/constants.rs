@@ -1,8 +1,8 @@
-//! The figures by which the scheduler decides, each with its unit and its reason. Bounds that depend on the use of a node
-//! are settings (`ExecutorConfig`).
+//! The constants by which the scheduler decides, each with its unit and its reason. Bounds that depend on how a node
+//! is used are settings (`ExecutorConfig`).
 //!
-//! The figures of waits and of load were chosen so that the claims hold which `cargo bench --bench cliff -- fairness bursts
-//! recovery overload` checks. Whoever changes one runs it before and after.
+//! The constants for waits and load satisfy the checks of `cargo bench --bench cliff -- fairness bursts recovery
+//! overload`. Run it before and after changing one.
 
 use std::time::Duration;
 
@@ -28,8 +28,8 @@ pub const BATCH_ENTRIES: usize = 4;
 pub const SAMPLES: u64 = 16;
 /// Mean deviations above the mean cost which few requests exceed. RFC 6298 has 4, for a bound that hardly any exceeds.
 pub const DEVIATIONS: u64 = 2;
-/// Part of a client's requests, in 65,536ths, above which they are often too long to run inline: a quarter. An overloaded
-/// lane has no time for inline runs that are given up.
+/// Part of a client's requests, in 65,536ths, above which they are often too long to run inline: a quarter. An
+/// overloaded lane has no time for abandoned inline runs.
 pub const OFTEN_TOO_LONG: u64 = 1 << 14;
 
 // Waits and backlogs.
@@ -62,8 +62,8 @@ pub const AT_EASE_PART: u32 = 4;
 
 /// Time between two measurements of a lane's load, when its gauges are set, too.
 pub const MEASURE_INTERVAL: Duration = Duration::from_millis(100);
-/// Number of measurements of which the highest rate and the most clients count: those of a second, because a lane serves
-/// less than it can while little is asked, and not every client asks in each interval.
+/// Number of measurements (one second) over which the highest rate and the highest number of clients are taken: a lane
+/// serves less than it can while demand is low, and not every client sends a request in each interval.
 pub const MEASUREMENTS: usize = 10;
 /// Least rate of a lane, in run time per time, so that its bucket drains even if nothing is served.
 pub const LEAST_RATE: f64 = 0.01;

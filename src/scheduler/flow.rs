@@ -23,7 +23,7 @@ pub enum LaneName {
     Short,
     /// Simulations of bundles, and other requests of many calls.
     Bundle,
-    /// Requests that run at older blocks than are retained, behind those of now.
+    /// Requests that run at blocks older than the retained ones, after all current requests.
     Past,
     /// Watched bundles, which run behind all others.
     Watch,
@@ -73,7 +73,7 @@ impl QueueName {
         Self::Watch,
     ];
 
-    /// Returns the lane whose jobs are in the queue.
+    /// Returns the lane of the queue's jobs.
     pub const fn lane(self) -> LaneName {
         match self {
             Self::Read | Self::LongRead => LaneName::Read,
@@ -84,8 +84,8 @@ impl QueueName {
         }
     }
 
-    /// The queue with which a worker begins a turn, by the turn's number: three of six turns begin with long jobs, one with
-    /// bundles and one with the past, so that short calls keep none waiting forever.
+    /// The queue with which a worker begins a turn, by the turn's number. Three of six turns begin with long jobs, one
+    /// with bundles, one with reads and one with the past, so that short calls block no queue forever.
     pub const FIRST: [Self; 6] =
         [Self::LongBundle, Self::LongShort, Self::LongRead, Self::Bundle, Self::Read, Self::Past];
 
@@ -169,8 +169,8 @@ impl FairQueue {
         self.list(queue, flow);
     }
 
-    /// Takes the next job with its client. `quantum` is the mean run time of a job, in nanoseconds; 0 if it is not known, when no client
-    /// owes more than one turn.
+    /// Takes the next job with its client. `quantum` is the mean run time of a job in nanoseconds. It is 0 if unknown,
+    /// and then no client owes more than one turn.
     pub fn pop(&self, name: QueueName, quantum: u64) -> Option<(Arc<ClientShare>, Job)> {
         let quantum = i64::try_from(quantum).unwrap_or(i64::MAX);
         while let Some(flow) = self.flows.pop() {

@@ -63,11 +63,11 @@ impl ThreadQueue {
         Duration::from_nanos(self.backlog_age.load(Relaxed))
     }
 
-    /// Estimates the queue in the sockets of the thread, which polls this future for as long as its event loop runs.
+    /// Estimates the queue in the sockets of the thread whose event loop polls this future.
     ///
     /// An event waits until all events that were ready before it are handled. So a timer is late by that time, and the
-    /// requests read meanwhile are those that waited. As in a [lane](super::lane::Lane), the queue is long if many
-    /// requests wait, and wait for long.
+    /// requests read meanwhile are the ones that waited. As in a [lane](super::lane::Lane), the queue is long if many
+    /// requests wait, and each waits long.
     pub async fn sample(&self, queue_wait: Duration) {
         let mut since = None;
         loop {

@@ -30,9 +30,9 @@ use crate::{
 /// The result of one run, and how the run ended.
 pub struct RunOutcome<A> {
     pub answer: A,
-    /// State that the run did not find. If there is any, the answer means nothing.
+    /// State that the run did not find. If there is any, the answer is meaningless.
     pub missed: Missed,
-    /// Whether the run missed nothing, but was stopped because it exceeded the bound of its meter.
+    /// Whether the run missed nothing, but stopped because it exceeded its meter's bound.
     pub too_long: bool,
 }
 
@@ -132,7 +132,7 @@ fn panicked(panics: &Counter, panic: &(dyn Any + Send)) -> Rejected {
     Rejected::Panicked { id }
 }
 
-/// Cancels a job when its request is dropped, which changes nothing if the job has ended.
+/// Cancels a job when its request is dropped. Has no effect if the job has ended.
 pub struct CancelOnDrop(pub Arc<AtomicBool>);
 
 impl Drop for CancelOnDrop {

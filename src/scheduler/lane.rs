@@ -105,7 +105,7 @@ pub struct Lane {
     config: ExecutorConfig,
     /// Most requests that may wait.
     most: usize,
-    /// Number of requests that were let in and are not answered: they wait, run, or have state fetched.
+    /// Number of requests that were admitted and are not answered: they wait, run, or have state fetched.
     under_way: AtomicUsize,
     /// Number of requests that wait or run.
     inside: AtomicUsize,
@@ -135,7 +135,7 @@ struct LaneGauges {
     overloaded: Gauge,
 }
 
-/// Counts a request as under way in a lane, until it is dropped.
+/// Counts a request as in progress in a lane, until it is dropped.
 #[derive(Debug)]
 pub struct UnderWay<'a>(&'a AtomicUsize);
 
@@ -254,7 +254,7 @@ impl Lane {
         self.wait((self.inside() + 1).saturating_sub(self.config.workers))
     }
 
-    /// Lets a request in that is to run on a worker, or to have state fetched, until it is answered.
+    /// Admits a request that will run on a worker, or have state fetched, until it is answered.
     ///
     /// # Errors
     ///
@@ -266,12 +266,12 @@ impl Lane {
         if self.is_closed.load(SeqCst) { Err(Rejected::Stopping) } else { Ok(under_way) }
     }
 
-    /// Lets no further request in.
+    /// Rejects all further requests.
     pub fn close(&self) {
         self.is_closed.store(true, SeqCst);
     }
 
-    /// Returns whether a request is under way, or a job whose request was cancelled has not ended yet.
+    /// Returns whether a request is in progress, or a job whose request was cancelled has not ended yet.
     pub fn is_used(&self) -> bool {
         self.under_way.load(SeqCst) > 0 || self.inside() > 0
     }

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::lock::Mutex;
 
-/// A leaky bucket: run time that was asked for, and has not drained yet.
+/// A leaky bucket: run time that was requested, and has not drained yet.
 #[derive(Debug)]
 struct Bucket {
     /// In nanoseconds.
@@ -76,7 +76,7 @@ impl ClientLoad {
     }
 }
 
-/// The load of a lane: the work that clients ask for, compared with what the lane can serve.
+/// The load of a lane: the work that clients request, compared with what the lane can serve.
 ///
 /// A lane is at ease until it must reject a request, or until a backlog builds up in the sockets of a thread that reads
 /// requests. Then it is overloaded, and admits only requests that can begin soon. It is at ease again when the load has
@@ -100,7 +100,7 @@ pub struct Load {
     workers: usize,
     is_overloaded: AtomicBool,
     began: Instant,
-    /// When the lane was last at ease again after an overload, in nanoseconds from `began`; 0 for never.
+    /// The end of the lane's last overload, in nanoseconds from `began`; 0 for never.
     eased: AtomicU64,
     /// The run time of a request, on a worker or inline.
     cost: Cost,
@@ -135,7 +135,7 @@ struct LaneBucket {
     interval: u64,
     /// Run time served per time in the last intervals, the newest first.
     rates: [f64; MEASUREMENTS],
-    /// Number of clients in the current interval and those before.
+    /// Number of clients in the current interval and the ones before.
     clients: [u32; MEASUREMENTS],
 }
 
@@ -148,7 +148,7 @@ pub enum Demand {
     BelowQuota,
     /// The lane is overloaded, and the client asks for its quota or more, or too many others ask for less.
     AboveQuota,
-    /// The lane is overloaded, and the client is one of those without samples, who ask for more than their quota.
+    /// The lane is overloaded, and the client has no samples yet. All such clients together exceed their quota.
     Unknown,
 }
 
@@ -255,7 +255,7 @@ impl Load {
         Demand::BelowQuota
     }
 
-    /// Counts a request among those below their quotas, if that is its demand.
+    /// Counts a request with the demand `BelowQuota`. Returns `None` for other demands.
     pub fn count_below_quota(&self, demand: Demand, client: &ClientLoad) -> Option<QuotaPermit<'_>> {
         (demand == Demand::BelowQuota).then(|| {
             let count = &self.below_quota[client.class()];
@@ -280,7 +280,7 @@ impl LaneBucket {
         self.rates.iter().copied().fold(LEAST_RATE, f64::max)
     }
 
-    /// Returns the depth of the bucket, in nanoseconds. `cost` is that of a request of the lane.
+    /// Returns the depth of the bucket, in nanoseconds. `cost` is the cost of the lane's requests.
     fn depth(&self, cost: &Cost) -> f64 {
         (nanos(BUCKET_DEPTH) as f64 * self.rate()).max(cost.mean().saturating_mul(SAMPLES) as f64)
     }
@@ -305,7 +305,7 @@ mod tests {
     struct SimulatedLane {
         load: Load,
         now: Instant,
-        /// When the worker finishes the requests that it was given.
+        /// The time at which the worker finishes the requests assigned to it.
         free: Instant,
         measured: Instant,
     }
@@ -334,7 +334,7 @@ mod tests {
             demand
         }
 
-        /// Asks for this part of what the worker can do, for some time.
+        /// Requests this fraction of the worker's capacity for some time.
         fn run(&mut self, flow: &ClientShare, part: f64, time: Duration) {
             let end = self.now + time;
             while self.now < end {
@@ -377,7 +377,7 @@ mod tests {
         let mut demands = [Vec::new(), Vec::new()];
         for round in 0..2_000 {
             demands[0].push(lane.ask(&greedy, COST / 3));
-            // A fifth of what the worker can do.
+            // A fifth of the worker's capacity.
             if round % 15 == 0 {
                 demands[1].push(lane.ask(&modest, Duration::ZERO));
             }

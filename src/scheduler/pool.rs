@@ -84,7 +84,7 @@ impl WorkQueues {
             let Some((queue, (flow, mut job))) = found else { return };
             if !job.work.run(None, Some(PAUSE_STRIDES)) {
                 self.push(QueueName::of(queue.lane(), true), &flow, job);
-                // The turn spawned for this job may have passed meanwhile, and found nothing.
+                // The turn spawned for this job may have run meanwhile and found nothing.
                 let pool = self.clone();
                 rayon::spawn(move || pool.turn());
             }

@@ -97,7 +97,7 @@ impl WorkerPulse {
         Some(RunningJob { lane, name, since: self.origin + Duration::from_nanos(self.since.load(Relaxed)) })
     }
 
-    /// Runs a job on the worker's own thread. The job before, in whose pause it may run, is shown again when it has ended.
+    /// Runs a job on the worker's own thread. Afterwards shows the previous job again, in whose pause it may have run.
     pub fn run<T>(&self, job: RunningJob, run: impl FnOnce() -> T) -> T {
         let before = self.job();
         self.set(Some(job));

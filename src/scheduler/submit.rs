@@ -45,8 +45,8 @@ pub(super) struct Route<'a> {
 }
 
 impl Route<'_> {
-    /// Weighs a request again whose state was fetched. If it arrived while the lane was at ease and the lane is overloaded
-    /// now, it is admitted as one of a client below its quota, unless the client asks for more.
+    /// Weighs a request again after its state was fetched. If the lane was at ease when the request arrived and is
+    /// overloaded now, the request counts as one below the client's quota, unless the client exceeds it.
     pub(super) fn weigh_again(&mut self, ticket: &Ticket) {
         if self.demand == Demand::AtEase {
             self.demand = self.lane.load.weigh(ticket.flow.load(self.lane.name), Instant::now);
@@ -55,11 +55,11 @@ impl Route<'_> {
 }
 
 impl Executor {
-    /// Starts an executor whose workers nobody watches.
+    /// Starts an executor whose workers are not supervised.
     ///
     /// # Errors
     ///
-    /// Returns the system's error if it gives no threads.
+    /// Returns the system's error if threads cannot be created.
     pub fn start(config: ExecutorConfig, metrics: &Metrics) -> io::Result<Self> {
         let (executor, workers) = Self::prepare(config, metrics)?;
         for worker in workers {
@@ -130,7 +130,7 @@ impl Executor {
     ///
     /// Returns [`TaskError::Rejected`] if the request was rejected, if its deadline passed before a worker was free, if it
     /// panicked, or if the node is stopping; [`TaskError::Fetch`] if state cannot be fetched; and
-    /// [`TaskError::Unexecutable`] if a run has reached what presim cannot execute.
+    /// [`TaskError::Unexecutable`] if a run has reached something that presim cannot execute.
     pub async fn submit<T: Task>(
         &self,
         task: T,
@@ -236,7 +236,7 @@ impl Executor {
         });
         self.pool.push(QueueName::of(lane.name, *is_long), &ticket.flow, Job { cost, work });
         let pool = self.pool.clone();
-        // Each job spawns one turn. A turn may find that its job has already run in the pause of another.
+        // Each job spawns one turn. A turn may find that its job has already run in another job's pause.
         self.threads.spawn(move || pool.turn());
         answered.await.unwrap_or(Err(Rejected::Stopping))
     }
@@ -266,8 +266,7 @@ impl Executor {
         self.under_way(&LaneName::ALL) >= self.config.workers
     }
 
-    /// Returns whether anyone waits for an answer: a request is in a lane other than that of watched bundles, or runs
-    /// inline.
+    /// Whether any request waits in a lane other than the one of watched bundles, or runs inline.
     pub fn is_asked(&self) -> bool {
         self.under_way(&[LaneName::Read, LaneName::Short, LaneName::Bundle, LaneName::Past]) > 0
     }

@@ -39,8 +39,8 @@ pub trait Task: Sized + Send + Sync + 'static {
     /// Returns where the task runs.
     fn target(&self) -> RunTarget;
 
-    /// Returns the parameters of the request, or an empty text. A task with large ones takes long to parse, and never
-    /// runs inline. A [`FetchMissed`] may predict by them what the task will miss.
+    /// Returns the parameters of the request, or an empty text. A task with large parameters takes long to parse, and
+    /// never runs inline. A [`FetchMissed`] may use them to predict what the task will miss.
     fn params(&self) -> &str {
         ""
     }
@@ -62,8 +62,8 @@ pub trait FetchMissed: Debug + Send + Sync {
     /// Returns the most rounds of one task that may miss state.
     fn rounds(&self) -> usize;
 
-    /// Fetches the state that a run has missed. The next run finds it for as long as what is returned is held. In the
-    /// first round of a task, `params` are its [parameters](Task::params), by which more state may be fetched at once.
+    /// Fetches the state that a run has missed. The next run finds it while the returned value is held. In the first
+    /// round of a task, `params` are its [parameters](Task::params), from which more state to fetch may be predicted.
     ///
     /// # Errors
     ///
@@ -99,7 +99,7 @@ pub enum TaskError {
     /// The state that a run has missed could not be fetched.
     #[error(transparent)]
     Fetch(#[from] FetchError),
-    /// A run has reached what presim cannot execute.
+    /// A run has reached something that presim cannot execute.
     #[error("{0}")]
     Unexecutable(Unexecutable),
 }
@@ -113,7 +113,7 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// Turns the ticket into that of an entry of `batch`.
+    /// Makes the ticket an entry of `batch`.
     pub fn of(self, batch: &Arc<Batch>) -> Self {
         Self { batch: Some(batch.clone()), ..self }
     }

@@ -19,7 +19,7 @@ pub struct BegunSearch {
     pub snapshot: Arc<Snapshot>,
     /// The values of the variants that run first.
     pub first: Vec<Vec<U256>>,
-    /// The name of the fork whose rules the first block has.
+    /// The name of the fork whose rules apply in the first block.
     pub fork: &'static str,
     beginning: Beginning,
 }
@@ -41,8 +41,8 @@ impl BegunSearch {
         Ok(Self { search: search.clone(), snapshot: snapshot.clone(), first, fork, beginning })
     }
 
-    /// Runs the variants with `values`, each from the beginning. Stops early, with those that ran, if the meter stops a
-    /// run. Returns the variants, and whether all ran.
+    /// Runs the variants with `values`, each from the beginning. If the meter stops a run, stops early and returns the
+    /// variants that ran. Also returns whether all ran.
     ///
     /// # Errors
     ///
@@ -78,9 +78,9 @@ impl BegunSearch {
         }
     }
 
-    /// Narrows the interval between the neighbours of the best of `variants`, which have one value each, by the golden section,
-    /// and adds what it tried to them. Asks `may_try` before each, and ends if it may not; it goes on from there if it is called
-    /// again with these variants. Returns whether it came to its end.
+    /// Narrows the interval between the neighbours of the best of `variants`, which have one value each, by
+    /// golden-section search, and adds the variants it tried. Calls `may_try` before each, and returns early if it is
+    /// `false`. Calling it again with these variants continues the search. Returns whether the search is complete.
     ///
     /// # Errors
     ///
@@ -117,7 +117,7 @@ impl BegunSearch {
             let Some(tried) = self.try_variant(engine, &mut simulation, &[next])? else { return Ok(false) };
             let is_better = tried.rank(&best, aim) == Ordering::Greater;
             let bound = if is_better { at } else { next };
-            // The interval loses what lies behind the worse of the two values.
+            // The interval shrinks to the worse of the two values.
             *(if is_above == is_better { &mut low } else { &mut high }) = bound;
             variants.push(tried.clone());
             if is_better {

@@ -23,7 +23,7 @@ pub struct SearchOutcome {
     /// The best variant with its outputs. `None` if the search does not ask for them, if the variant was refused, or if
     /// no time was left.
     pub shown: Option<Simulated>,
-    /// The name of the fork whose rules the first block has.
+    /// The name of the fork whose rules apply in the first block.
     pub fork: &'static str,
     /// The reads of the shown variant, if they are among its outputs.
     pub reads: Option<ReadSet>,
@@ -38,15 +38,14 @@ impl SearchOutcome {
     ) -> Self {
         let (runs, gas_used) = (variants.len(), variants.iter().map(Variant::gas_used).sum());
         variants.sort_by(|one, other| other.rank(one, search.aim));
-        // The search for a maximum may come to a value twice.
+        // The search for a maximum may try a value twice.
         variants.dedup_by(|one, other| one.values == other.values);
         variants.truncate(search.top);
         Self { best: variants, runs, gas_used, complete, shown: None, fork, reads: None }
     }
 
-    /// Runs the best variant with its outputs, if the search asks for them, in an overlay that was reset to
-    /// the snapshot.
-    /// Records what it reads if `records`, or if that is among the outputs.
+    /// Runs the best variant with its outputs, if the search requests them, in an overlay that was reset to the
+    /// snapshot. Records its reads if `records`, or if they are among the outputs.
     ///
     /// # Errors
     ///

@@ -38,7 +38,7 @@ pub struct Searcher {
     pub ticket: Ticket,
     /// The time at which variants stop, so that some is left for the best one's outputs.
     pub stops: Instant,
-    /// The parameters of the request, by which the source may predict what is missed. May be empty.
+    /// The parameters of the request, from which the source may predict what will be missed. May be empty.
     pub params: ByteString,
     /// The lane in which it runs.
     pub lane: LaneName,
@@ -109,9 +109,9 @@ where
 }
 
 impl Searcher {
-    /// Runs the variants of a search that has begun, and has `show` turn the outcome into the answer on the worker that
-    /// ran the best variant. The variants are drawn from `rate`. At the deadline, or where the rate has no more before it, the
-    /// outcome has the best variants so far.
+    /// Runs the variants of a search that has begun. `show` turns the outcome into the answer, on the worker that ran
+    /// the best variant. Each run is drawn from `rate`. If the deadline passes, or `rate` allows no more runs before
+    /// it, the outcome has the best variants so far.
     ///
     /// # Errors
     ///
@@ -149,7 +149,7 @@ impl Searcher {
         }
     }
 
-    /// Runs the first variants side by side. Returns those that ran in time, and whether all did.
+    /// Runs the first variants in parallel. Returns the variants that ran in time, and whether all did.
     async fn try_all(
         &self,
         begun: &Arc<BegunSearch>,
@@ -185,8 +185,8 @@ impl Searcher {
         Ok((variants, complete))
     }
 
-    /// Searches for the best value between the neighbours of the best so far. No worker waits for the rate: where that has no run,
-    /// the search leaves its worker, and goes on once a run is drawn.
+    /// Searches for the best value between the neighbours of the best so far. No worker waits for the rate: without a
+    /// run to draw, the search leaves its worker, and continues once one is available.
     async fn narrow(
         &self,
         begun: &Arc<BegunSearch>,

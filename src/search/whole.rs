@@ -12,8 +12,8 @@ use crate::{
 ///
 /// # Errors
 ///
-/// Returns the error of the bundle's beginning, which no variant passes, or [`SimulationError::Stopped`] if the run was
-/// stopped before its end.
+/// Returns the error of the bundle's beginning, which then applies to every variant, or [`SimulationError::Stopped`]
+/// if the run was stopped before its end.
 pub fn search_whole(
     engine: &mut Engine<'_>,
     snapshot: &Arc<Snapshot>,

@@ -46,7 +46,8 @@ pub struct TxFields {
 }
 
 impl Accounts {
-    /// Creates the set of the devnet's accounts (`open`) and those of key files. An account in both is the devnet's.
+    /// Creates the set of the devnet's accounts (`open`) and the accounts of key files. An account in both counts as
+    /// the devnet's.
     pub fn new(open: Vec<PrivateKeySigner>, keyed: Vec<PrivateKeySigner>) -> Self {
         let mut accounts: Vec<SigningAccount> =
             open.into_iter().map(|signer| SigningAccount::new(signer, true)).collect();

@@ -19,7 +19,7 @@ use crate::{
 /// The state on which an account's next batch is planned.
 #[derive(Clone, Debug)]
 pub(super) struct PlanBase {
-    /// The published state, not older than what has left the pool.
+    /// The published state, which includes all transactions that have left the pool.
     pub published: Arc<Chain>,
     /// `pending` after the transactions of the account that wait.
     pub snapshot: Arc<Snapshot>,

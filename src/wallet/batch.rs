@@ -17,7 +17,7 @@ pub struct BatchId(String);
 pub struct BatchRequest {
     /// The id. `None` if the sender gave none.
     pub id: Option<BatchId>,
-    /// The account that is to send the batch. `None` stands for the wallet's first.
+    /// The sender's account. `None` selects the wallet's first.
     pub from: Option<Address>,
     /// EIP-155 chain id. `None` if it exceeds 64 bits, which no chain's does.
     pub chain_id: Option<u64>,
@@ -31,10 +31,10 @@ pub struct BatchRequest {
     pub transaction: Option<ChosenFields>,
 }
 
-/// The fields of a transaction beside its call that its client has chosen.
+/// The fields of a transaction, other than its call, that its client has chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChosenFields {
-    /// The fees. The wallet fills in those that are absent.
+    /// The fees. The wallet fills in missing ones.
     pub fees: CallFees,
     /// The nonce, which must be the account's next.
     pub nonce: Option<u64>,

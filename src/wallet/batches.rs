@@ -1,5 +1,4 @@
-//! Batches from their arrival to the pool: what the rules, the plan, the approval and the signatures of a batch need of the
-//! wallet, and their order.
+//! Processes batches from arrival to the pool: checks the rules, plans, asks for approval and signs, in this order.
 
 use std::{cmp::Ordering, sync::Arc};
 
@@ -96,7 +95,8 @@ impl Wallet {
     /// Checks a batch, claims its id, and simulates it at `pending`. `client`: whether its client may use the wallet.
     ///
     /// # Errors
-    /// Returns the error of the first rule that the batch breaks ([`WalletRules::check`]), or that of the simulation.
+    /// Returns the error of the first rule that the batch breaks ([`WalletRules::check`]), or the error of the
+    /// simulation.
     pub fn admit(
         &self,
         batch: BatchRequest,
@@ -129,11 +129,11 @@ impl Wallet {
         Ok(PreparedBatch { batch, claim, account: address, plan, bounds, base })
     }
 
-    /// Simulates an approved batch again, at the current `pending`, because the chain has moved on since it was shown. Its prices
-    /// are lowered if its fees would exceed those shown.
+    /// Simulates an approved batch again at the current `pending`, because the chain has advanced since it was shown.
+    /// Lowers its prices if its fees would exceed the ones shown.
     ///
     /// # Errors
-    /// Returns the error of the simulation, or [`WalletError::Rejected`] if something not approved would be signed.
+    /// Returns the error of the simulation, or [`WalletError::Rejected`] if an unapproved field would be signed.
     pub fn renew(
         &self,
         prepared: &mut PreparedBatch,
@@ -240,7 +240,8 @@ impl Wallet {
             let claimed = claim.clone();
             let store = &self.ledger.store;
             match self.pool.add_own(PoolNonce::Free, transactions, store, write, move |_| drop(claimed)) {
-                // A raw transaction of another holder of the key came first. What was signed here was not sent.
+                // Another holder of the key has sent a raw transaction first. The transaction signed here was not
+                // sent.
                 Err(error) if error.is_nonce() && tries < NONCE_TRIES => tries += 1,
                 done => break (done?, last),
             }
@@ -334,8 +335,8 @@ impl Wallet {
     }
 }
 
-/// Checks that the nonce which a client has chosen is the account's next one. Another would replace what waits, or wait itself
-/// until a later transaction makes it valid, and an approver is shown neither.
+/// Checks that the client's nonce is the account's next one. Any other would replace a waiting transaction, or wait
+/// until a later transaction makes it valid, and the approver would see neither.
 fn check_nonce(batch: &BatchRequest, next: impl FnOnce() -> u64) -> Result<(), WalletError> {
     let Some(nonce) = batch.transaction.as_ref().and_then(|chosen| chosen.nonce) else { return Ok(()) };
     let next = next();

@@ -1,4 +1,5 @@
-//! The fees that a chain of the OP stack takes beside gas: for a transaction's data on L1, and for its operator.
+//! The fees that a chain of the OP stack takes in addition to gas: for a transaction's data on L1, and for its
+//! operator.
 
 use alloy_eips::eip7702::{Authorization, SignedAuthorization};
 use alloy_primitives::{Address, U256};

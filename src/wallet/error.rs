@@ -11,7 +11,7 @@ pub enum WalletError {
     /// -32000: `version` is not 2.0.0.
     #[error("Version not supported")]
     Version(String),
-    /// -32602: the request has the wrong form. Names the field and what was expected.
+    /// -32602: the request has the wrong form. Names the field and the expected value.
     #[error("The wallet cannot parse the request")]
     Shape(String),
     /// 5710: `chainId` is not the wallet's chain.
@@ -122,7 +122,7 @@ impl WalletError {
         self.code_and_detail().0
     }
 
-    /// Returns what is wrong in this case and what was expected, or `None` if the message says so itself.
+    /// Returns the details of the problem and the expected value, or `None` if the message is complete.
     pub fn detail(&self) -> Option<&str> {
         self.code_and_detail().1
     }

@@ -76,8 +76,8 @@ impl Fees {
     }
 
     /// Completes `asked` with the suggested tip, and with a fee of twice the base fee plus the tip (geth's
-    /// `setDefaults`). What is filled in is at least `least`, so that it replaces a transaction that waits. `authorizes` tells whether
-    /// the transaction has authorizations.
+    /// `setDefaults`). Each value filled in is at least `least`, so that it replaces a waiting transaction.
+    /// `authorizes` is whether the transaction has authorizations.
     ///
     /// # Errors
     /// Returns [`FeeError`] if no transaction can offer these fees: a gas price together with authorizations, fees of

@@ -21,11 +21,11 @@ use crate::{
 
 /// Maximum length of a key file or a password file in bytes.
 const MAX_FILE: usize = 64 << 10;
-/// Maximum memory of scrypt in bytes: four times what geth's keystores require.
+/// Maximum memory of scrypt in bytes: four times the requirement of geth's keystores.
 const MAX_SCRYPT_MEMORY: u64 = 1 << 30;
-/// Maximum work of scrypt, n * r * p: 32 times what geth's keystores require.
+/// Maximum work of scrypt, n * r * p: 32 times the requirement of geth's keystores.
 const MAX_SCRYPT_WORK: u64 = 1 << 26;
-/// Maximum number of rounds of PBKDF2: 38 times what geth's keystores require.
+/// Maximum number of rounds of PBKDF2: 38 times the requirement of geth's keystores.
 const MAX_PBKDF2_ROUNDS: u64 = 10_000_000;
 
 /// The reason why no key can be read from a file. The text never contains any part of a key.
@@ -52,7 +52,7 @@ pub enum KeyError {
     /// A keystore has no password file.
     #[error("--wallet-key-file {}: a keystore needs its password: give --wallet-password-file", path.display())]
     NoPassword { path: PathBuf },
-    /// The number of password files is neither one nor that of the keystores.
+    /// The number of password files is neither one nor the number of keystores.
     #[error(
         "--wallet-password-file: {passwords} files for {keystores} keystores: give one file for all of them, or one for each in their order"
     )]
@@ -196,7 +196,7 @@ struct KdfParams {
     prf: Option<String>,
 }
 
-/// Checks that a keystore can be decrypted at an acceptable cost. Returns the wrong field and what was expected.
+/// Checks that a keystore can be decrypted at an acceptable cost. Returns the wrong field and its expected value.
 ///
 /// The library trusts the lengths and the costs in a keystore, and would panic or run out of memory on some.
 /// <https://ethereum.org/en/developers/docs/data-structures-and-encoding/web3-secret-storage/>

@@ -115,7 +115,7 @@ impl Ledger {
         })
     }
 
-    /// Returns the id of the batch whose id is `text`, or else those of the first batches whose ids begin with it.
+    /// Returns the id of the batch whose id is `text`, or else the ids of the first batches that begin with it.
     ///
     /// # Errors
     /// Returns [`StoreError::Damaged`] or [`StoreError::Open`] if the store cannot be read.

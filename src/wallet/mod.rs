@@ -1,12 +1,12 @@
 //! EIP-5792 batches: rules, signing, approval, durable store.
 //!
-//! [`Wallet::admit`] checks a parsed batch by the [`WalletRules`], claims its id, runs it at `pending` and plans the
-//! transactions that carry it out. If an approver is to be asked, [`Approvals`] waits for the decision, which comes
-//! over the [`ApprovalSocket`]. [`Wallet::submit`] then chooses nonces and signs with one of the [`Accounts`]. The
-//! transactions enter the pool while they are written to the disk together with the batch, which the [`Ledger`] keeps.
-//! Only when they are on the disk is the client answered, and are the transactions visible. The state of a batch is not
-//! stored: [`Wallet::status`] derives it from the chain. On an upstream's chain the [`WalletSender`] sends what is on the disk,
-//! and stores the outcomes.
+//! [`Wallet::admit`] checks a parsed batch by the [`WalletRules`], claims its id, runs it at `pending` and plans its
+//! transactions. If an approver must be asked, [`Approvals`] waits for the decision, which arrives over the
+//! [`ApprovalSocket`]. [`Wallet::submit`] then chooses nonces and signs with one of the [`Accounts`]. The transactions
+//! enter the pool while they are written to the disk together with the batch, which the [`Ledger`] stores. Only once
+//! they are on the disk is the client answered, and do the transactions become visible. The state of a batch is not
+//! stored: [`Wallet::status`] derives it from the chain. On an upstream's chain the [`WalletSender`] sends the stored
+//! transactions, and stores the outcomes.
 
 mod accounts;
 mod ahead;

@@ -22,7 +22,7 @@ const OUTCOMES: TableDefinition<'_, [u8; 32], &[u8]> = TableDefinition::new("out
 /// The outcome of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TxOutcome {
-    /// The transaction is in a block. The second field says whether code ran in it, if its gas tells.
+    /// The transaction is in a block. The second field is whether code ran in it, if its gas shows that.
     Landed(CallsReceipt, Option<bool>),
     /// Another transaction has used its nonce, so that it can be in no block.
     Taken(NonceTaker),
@@ -33,7 +33,7 @@ pub enum TxOutcome {
 pub struct NonceTaker {
     /// Hash of the transaction. `None` if the upstream does not say.
     pub hash: Option<B256>,
-    /// Number of its block, or that of the newest block when it was looked for.
+    /// Number of its block, or of the newest block at the time of the search.
     pub block_number: u64,
     /// Hash of that block.
     pub block_hash: B256,
@@ -49,12 +49,12 @@ impl TxOutcome {
     }
 }
 
-/// Returns whether code ran in a successful transaction that calls a delegated account, as its gas tells: without code, it
-/// uses what it owes before it runs. `None` if the floor that its data sets hides that. `gas_used` is the EVM's, before a
-/// sequencer's refund.
+/// Returns whether code ran in a successful transaction that calls a delegated account, judging by its gas: without
+/// code, it uses only the gas it owes before it runs. `None` if the gas floor of its data hides this. `gas_used` is
+/// the EVM's, before a sequencer's refund.
 ///
-/// The code that an account is delegated to may be missing: the transaction that deploys the batch executor was replaced,
-/// or a reorg has taken it back. Such a transaction succeeds and does nothing.
+/// The code that an account is delegated to may be missing, if the transaction that deploys the batch executor was
+/// replaced or reverted by a reorg. Such a transaction succeeds and does nothing.
 pub(super) fn ran_code(tx: &impl Transaction, sender: Address, gas_used: u64, fork: SpecId) -> Option<bool> {
     let authorizations = tx.authorization_count().unwrap_or_default();
     let owed = initial_gas(fork, sender, tx);
@@ -119,7 +119,7 @@ pub(super) fn read(transaction: &ReadTransaction, hash: &B256) -> Result<Option<
     }))
 }
 
-/// Deletes the outcomes of a batch that is forgotten, or those that a reorg has made void.
+/// Deletes the outcomes of a forgotten batch, or outcomes that a reorg has made void.
 pub(super) fn forget(
     transaction: &WriteTransaction,
     hashes: impl IntoIterator<Item = B256>,

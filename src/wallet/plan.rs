@@ -48,14 +48,14 @@ pub struct Terms {
 pub struct FeeBounds {
     /// Maximum gas fees. Transactions with higher ones are not signed.
     pub gas: U256,
-    /// The fees that the OP stack takes beside gas, as they were estimated. They cannot be bounded by a signature.
+    /// The estimated fees that the OP stack takes in addition to gas. A signature cannot bound them.
     pub data: U256,
     /// The part in percent by which a later estimate may exceed them.
     pub margin: u64,
 }
 
 impl FeeBounds {
-    /// Checks a later estimate of the fees beside gas.
+    /// Checks a later estimate of the fees other than gas.
     ///
     /// # Errors
     /// Returns a text with both figures if the estimate exceeds the one shown by more than the margin.
@@ -104,21 +104,21 @@ impl Plan {
         total(self.transactions.iter().map(|planned| gas_fee(planned.gas, most_price(planned.call.fees))))
     }
 
-    /// Returns the fees that the OP stack takes beside gas, in wei, as estimated.
+    /// Returns the estimated fees that the OP stack takes in addition to gas, in wei.
     pub fn data_fees(&self) -> U256 {
         total(self.transactions.iter().map(|planned| planned.data_fee))
     }
 
-    /// Returns the fees to which an approver is to agree: those of this plan, and `margin` percent.
+    /// Returns the fees to which an approver agrees: the plan's fees, plus `margin` percent.
     pub fn bounds(&self, margin: u64) -> FeeBounds {
         FeeBounds { gas: with_margin(self.gas_fees(), margin), data: self.data_fees(), margin }
     }
 
-    /// Lowers the prices of the transactions so far that their fees are within `bounds`.
+    /// Lowers the prices of the transactions until their fees are within `bounds`.
     ///
     /// # Errors
-    /// Returns [`WalletError::Rejected`] with both figures if a price would be below `least`, in wei per gas, or if the fees
-    /// beside gas are above the bound.
+    /// Returns [`WalletError::Rejected`] with both figures if a price would be below `least`, in wei per gas, or if
+    /// the fees other than gas exceed the bound.
     pub fn fit_into(&mut self, bounds: FeeBounds, least: u128) -> Result<(), WalletError> {
         bounds.check_data(self.data_fees()).map_err(WalletError::Rejected)?;
         if self.gas_fees() <= bounds.gas {
@@ -160,7 +160,7 @@ pub struct PlannedTx {
     /// The transaction without nonce, gas limit and authorization.
     pub call: Call,
     pub gas: u64,
-    /// The fees of the OP stack beside gas, as estimated.
+    /// The estimated fees of the OP stack in addition to gas.
     pub data_fee: U256,
 }
 
@@ -175,7 +175,7 @@ pub struct Planner<'a> {
     pub snapshot: &'a Snapshot,
     /// The fees that each transaction offers.
     pub fees: CallFees,
-    /// The fees of the OP stack beside gas. `None` on other chains.
+    /// The fees of the OP stack in addition to gas. `None` on other chains.
     pub data_fee: Option<&'a DataFee>,
     /// The access list of the only call, if its client has given one.
     pub access_list: Option<&'a AccessList>,
@@ -250,7 +250,7 @@ impl Planner<'_> {
     fn sequential(&self, batch: &BatchRequest, account: Address, overlay: &mut Overlay) -> Result<Plan, WalletError> {
         let (mut transactions, mut simulation) = (Vec::new(), Vec::new());
         let mut used: u64 = 0;
-        // Calls in a simulation do not pay the fees beside gas.
+        // Calls in a simulation do not pay the fees other than gas.
         let mut unpaid = U256::ZERO;
         for (index, call) in batch.calls.iter().enumerate() {
             let path = format!("params[0].calls[{index}]");
@@ -297,7 +297,7 @@ impl Planner<'_> {
             transactions.push(self.planned(deployment, ran.gas, false));
         }
         let upgrade = match delegation {
-            // Delegated again, so that the batch runs whatever the pooled transaction does.
+            // Delegated again, so that the batch runs regardless of the pooled transaction.
             Delegation::Executor if self.delegation_waits && self.policy.allow_upgrade => Some(executor),
             Delegation::Executor if self.delegation_waits => {
                 return Err(WalletError::Upgrade(format!(
@@ -363,7 +363,7 @@ impl Planner<'_> {
         WalletError::TooLarge(format!("{path}: more than {most} gas is needed, the maximum of one transaction"))
     }
 
-    /// Whether a call that fails with the maximum gas of a transaction succeeds with that of a request.
+    /// Whether a call that fails with a transaction's maximum gas succeeds with a request's maximum.
     fn would_succeed_with_more(&self, call: &Call, overlay: &mut Overlay) -> Result<bool, WalletError> {
         // Without fees, because the account need not be able to pay for this gas.
         let free = Call { fees: CallFees::default(), ..call.clone() };
@@ -432,8 +432,8 @@ impl Planner<'_> {
                 let gas = with_margin(result.tx_gas_used().saturating_mul(2));
                 PlannedRun { result, gas, too_dear: false }
             }
-            // A call that halts uses up any gas limit, so it gets a small one. With that it may run out of gas before
-            // it halts, so the reason is that of the estimate.
+            // A call that halts uses up any gas limit, so it gets a small one. It may then run out of gas before it
+            // halts, so the reason is taken from the estimate.
             Estimate::Halt(halted) => {
                 let gas = self.intrinsic_gas(call).saturating_add(HALTING_GAS).min(most);
                 let mut result = self.run_with(call, gas, overlay)?;
@@ -449,7 +449,7 @@ impl Planner<'_> {
         })
     }
 
-    /// Returns the maximum gas that a transaction can have and its sender can pay, but at least that of a transfer.
+    /// Returns the maximum gas that a transaction can have and its sender can pay, but at least a transfer's gas.
     fn affordable(&self, call: &Call, overlay: &mut Overlay) -> u64 {
         let beside = self.data_fee.map_or(U256::ZERO, |fee| fee.of(call, self.most_gas(), true));
         let left = overlay.balance_and_nonce(call.from).0.saturating_sub(call.value).saturating_sub(beside);
@@ -487,7 +487,8 @@ pub(super) fn most_price(fees: CallFees) -> u128 {
     }
 }
 
-/// Checks that an account with `funds` can pay a transaction with its fees beside gas. Without those, the simulation checks.
+/// Checks that an account with `funds` can pay a transaction, including the fees other than gas. Without such fees,
+/// the simulation checks this.
 fn check_funds(path: &str, funds: U256, planned: &PlannedTx) -> Result<(), WalletError> {
     let PlannedTx { call, gas, data_fee } = planned;
     let needed = gas_fee(*gas, most_price(call.fees)).saturating_add(call.value).saturating_add(*data_fee);

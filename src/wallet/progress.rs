@@ -16,7 +16,8 @@ use crate::{
 
 /// The fate of one transaction of a batch.
 enum Fate {
-    /// The transaction is in a block. On an upstream's chain, the second field says whether code ran in it, if that is known.
+    /// The transaction is in a block. On an upstream's chain, the second field is whether code ran in it, if that is
+    /// known.
     Landed(CallsReceipt, Option<bool>),
     /// The transaction is in no block yet. Holds the version that waits.
     Waits(B256),
@@ -61,7 +62,7 @@ impl Wallet {
         if self.sending.is_none() && lost > 0 && published.has_blocks(first, published.head().number()).is_err() {
             (lost, pruned) = (0, lost + pruned);
         }
-        // A batch of which a part still waits is pending, whatever became of the rest.
+        // A batch with a waiting part is pending, regardless of the rest.
         if pruned > 0 && receipts.len() + lost + pruned == batch.transactions.len() {
             return Err(WalletError::pruned(&id));
         }

@@ -12,9 +12,9 @@
 //! | 8 | there are not too many calls or too much data | 5740 |
 //! | 9 | if `atomicRequired`, the account is delegated or may be | 5750 |
 //!
-//! The parser of the request checks the first two, [`WalletRules::check`] the others. Three checks come last, because
+//! The parser of the request checks the first two, [`WalletRules::check`] the others. Three checks are last, because
 //! they need the batch to run or an approver: the plan of an atomic batch (-32602 if it creates a contract, which the
-//! calls of other batches may do), the simulation (the code of a revert, or 5740 if more gas is needed than a
+//! calls of other batches may do), the simulation (the code of a revert, or 5740 if it needs more gas than a
 //! transaction may have), and the approver's decision (4001).
 
 use alloy_primitives::Address;
@@ -36,11 +36,11 @@ pub struct Policy {
     pub allow_upgrade: bool,
     /// Whether an atomic batch that reverts in the simulation is rejected.
     pub refuse_reverts: bool,
-    /// Gas limit above what the simulation needed, in percent.
+    /// Gas limit above the gas that the simulation needed, in percent.
     pub gas_margin: u64,
-    /// Fees above those of the plan to which an approver agrees, in percent.
+    /// Fees above the plan's to which an approver agrees, in percent.
     pub fee_margin: u64,
-    /// Address of the batch executor. `None` stands for presim's own.
+    /// Address of the batch executor. `None` selects presim's own.
     pub executor: Option<Address>,
 }
 
@@ -76,7 +76,7 @@ impl WalletRules {
     /// has it. The claim is dropped if a later rule rejects the batch, which must free the id.
     ///
     /// # Errors
-    /// Returns the error of the first rule that the batch breaks, with what was wrong and what was expected.
+    /// Returns the error of the first rule that the batch breaks, with the problem and the expected value.
     pub fn check<IdClaim>(
         &self,
         batch: &BatchRequest,

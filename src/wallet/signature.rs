@@ -45,7 +45,7 @@ impl Wallet {
     /// # Errors
     /// Returns [`WalletError::Unauthorized`] if the client may not use the wallet or the account is not the wallet's,
     /// [`WalletError::Rejected`] if the policy rejects everything, and [`WalletError::Shape`] if the message is too long
-    /// or its domain is that of another chain.
+    /// or its domain belongs to another chain.
     pub fn check_signature(&self, request: &SignatureRequest, client: bool) -> Result<(), WalletError> {
         self.check_use(client)?;
         self.own(request.path, request.account)?;

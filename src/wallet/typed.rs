@@ -37,7 +37,7 @@ pub struct TypedMessage {
     pub domain: Eip712Domain,
     /// Name of the message's type.
     pub primary_type: String,
-    /// The definition of the message's type with all types in it (`encodeType`). It is a part of what is signed.
+    /// The definition of the message's type with all types in it (`encodeType`). It is part of the signed data.
     pub encoded_type: String,
     /// The message. `None` if the domain alone is signed.
     pub value: Option<DynSolValue>,
@@ -60,7 +60,7 @@ impl TypedMessage {
     /// Checks the parts of a request for a signature, and hashes the message.
     ///
     /// # Errors
-    /// Returns a text that names the field, its problem, and what was expected.
+    /// Returns a text that names the field, its problem, and the expected value.
     pub fn new(types: Eip712Types, domain: Eip712Domain, primary_type: String, message: Value) -> Result<Self, String> {
         check_types(&types, &primary_type)?;
         let domain = listed_domain(&types, domain)?;
@@ -93,7 +93,7 @@ impl TypedMessage {
         .collect()
     }
 
-    /// Returns the fields of the message, those of structs and arrays in it one by one.
+    /// Returns the fields of the message. Fields of structs and arrays are listed separately.
     pub fn fields(&self) -> Vec<ShownField> {
         let mut fields = Vec::new();
         if let Some(value) = &self.value {
@@ -160,7 +160,7 @@ fn check_name(path: &str, name: &str) -> Result<(), String> {
     ))
 }
 
-/// Returns the number of fields of a type with the types in it written out. `sizes` holds those of the types so far.
+/// Returns the number of fields of a type, with the types in it expanded. `sizes` holds the sizes of the types so far.
 fn expanded<'a>(
     types: &'a Eip712Types,
     name: &'a str,
@@ -184,7 +184,7 @@ fn expanded<'a>(
     Ok(size)
 }
 
-/// Returns the domain with the fields that `EIP712Domain` lists, because only those are signed.
+/// Returns the domain with only the fields that `EIP712Domain` lists, because only these are signed.
 fn listed_domain(types: &Eip712Types, domain: Eip712Domain) -> Result<Eip712Domain, String> {
     let Some(listed) = types.get(Eip712Domain::NAME) else {
         return Err("types.EIP712Domain: missing: expected a list of the domain's fields".to_owned());

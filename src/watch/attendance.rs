@@ -2,25 +2,25 @@
 
 use std::time::{Duration, Instant};
 
-/// The clients of standing bundles: whether any has a connection or polls, or when one last did. Bundles run while a
-/// client is there and for [`Attendance::IDLE`] after it, and are kept for longer, in case it comes back.
+/// Tracks whether any client of the standing bundles is connected or polls, or when one last was. Bundles run while a
+/// client is present and for [`Attendance::IDLE`] afterwards. They are kept for longer, in case a client returns.
 #[derive(Debug)]
 pub struct Attendance {
     /// The number of requests that poll now.
     polls: usize,
     /// Whether there was a connection or a poll at the last look.
     is_watched: bool,
-    /// The last time at which a client was there, as far as that was looked at.
+    /// The last time at which a client was seen.
     last: Instant,
 }
 
 impl Attendance {
     /// The time without a connection or a poll after which bundles are not run.
     pub const IDLE: Duration = Duration::from_secs(30);
-    /// The time after which bundles that gave no answer run again, if no snapshot comes before.
+    /// The time after which bundles without an answer run again, unless a snapshot arrives first.
     pub const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
-    /// Creates the attendance of bundles that a client lets stand.
+    /// Creates the attendance of newly registered bundles.
     pub const fn new(now: Instant) -> Self {
         Self { polls: 0, is_watched: false, last: now }
     }
@@ -55,8 +55,8 @@ impl Attendance {
         self.is_watched || now.saturating_duration_since(self.last) < Self::IDLE
     }
 
-    /// Returns for how long nothing is to be done if nothing happens, or `None` if the bundles have been kept for the
-    /// time `keep` since a client was there. `is_behind` tells whether any must run again.
+    /// Returns how long the watch may idle, or `None` if no client was present for the time `keep`. `is_behind` is
+    /// whether any bundle must run again.
     pub fn idle_for(&self, keep: Duration, is_behind: bool, now: Instant) -> Option<Duration> {
         let left = match self.is_watched {
             true => keep.max(Self::RETRY_PAUSE),

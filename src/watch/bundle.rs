@@ -1,4 +1,4 @@
-//! A bundle that stands, its answers, and the reasons why it gives none.
+//! A standing bundle, its answers, and the reasons for a missing answer.
 
 use std::{fmt::Debug, sync::Arc};
 
@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use crate::{chain::Unexecutable, engine::Engine, ledger::Snapshot, scheduler::TaskError};
 
-/// A bundle that stands.
+/// A standing bundle.
 pub trait Bundle: Debug + Send + Sync + 'static {
     /// The answer, which is announced if it is another than before.
     type Answer: Answer;
@@ -17,8 +17,8 @@ pub trait Bundle: Debug + Send + Sync + 'static {
         false
     }
 
-    /// Runs once on a snapshot, to whose state the overlay of `engine` was reset. What the run reads is recorded there. A
-    /// run that has missed state, or was stopped, is repeated, so it must have no other effect.
+    /// Runs once on a snapshot, to whose state the overlay of `engine` was reset. The overlay records the reads. A run
+    /// that missed state or was stopped is repeated, so it must have no other effect.
     fn run(&self, engine: &mut Engine<'_>, snapshot: &Arc<Snapshot>) -> BundleRun<Self::Answer>;
 
     /// Returns the answer to a run that could not give its own.
@@ -40,7 +40,7 @@ impl Answer for Bytes {
 /// The end of one run of a bundle.
 #[derive(Clone, Debug)]
 pub struct BundleRun<A> {
-    /// The answer. `None` if the objective is not above what the client asks for.
+    /// The answer. `None` if the objective is not above the client's minimum.
     pub answer: Option<A>,
     /// The objective, if the bundle has one. Bundles with a greater one run first.
     pub gained: Option<I256>,
@@ -51,13 +51,14 @@ pub struct BundleRun<A> {
 /// The reason why a bundle has an answer that is not its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BundleError {
-    /// The run has reached what presim cannot execute. The answer holds as long as what has led the run there.
+    /// The run has reached something that presim cannot execute. The answer holds until what led the run there
+    /// changes.
     #[error("{0}")]
     Unexecutable(Unexecutable),
     /// The answer has no room in the client's memory.
     #[error("the answer and its reads take {bytes} bytes more, and {left} are left (--watch-mb)")]
     NoRoom {
-        /// The bytes that the answer and its reads take more than those before.
+        /// The additional bytes of the answer and its reads compared with the previous ones.
         bytes: usize,
         /// The bytes that are left.
         left: usize,

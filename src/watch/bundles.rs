@@ -1,4 +1,4 @@
-//! Standing bundles: what each has read and answered, and what is due. Pure bookkeeping, without clocks and I/O.
+//! Standing bundles: what each has read and answered, and which are due. Pure bookkeeping, without clocks and I/O.
 
 use std::{cmp::Reverse, sync::Arc};
 
@@ -15,15 +15,14 @@ use crate::{
     state::ReadSet,
 };
 
-/// The bundles of one client that stand until they are taken back, each with its request `R` and
-/// its answer `A`.
+/// The standing bundles of one client, each with its request `R` and its answer `A`.
 #[derive(Debug)]
 pub struct StandingBundles<R, A> {
     bundles: Vec<StandingBundle<R, A>>,
     index: ReadIndex,
-    /// The point of the chain for which it is known what is due.
+    /// The point of the chain for which the due bundles are known.
     at: Option<Arc<ChainPoint>>,
-    /// Whether it was announced at this point what is behind.
+    /// Whether the bundles behind at this point were announced.
     announced_behind: bool,
     /// The bytes that the bundles take without their requests.
     bytes: usize,
@@ -52,10 +51,10 @@ pub struct SnapshotName {
     pub base_fee: Option<u64>,
 }
 
-/// A bundle that stands.
+/// A standing bundle.
 #[derive(Debug)]
 pub struct StandingBundle<R, A> {
-    /// The name that the client has given it.
+    /// The name given by the client.
     pub name: String,
     /// The request.
     pub request: R,
@@ -80,7 +79,7 @@ pub struct StandingBundle<R, A> {
 /// An answer that was announced.
 #[derive(Clone, Debug)]
 pub struct StandingAnswer<A> {
-    /// The answer. `None` if the objective is not above what the client asks for.
+    /// The answer. `None` if the objective is not above the client's minimum.
     pub answer: Option<A>,
     /// The snapshot with which it began to hold.
     pub since: SnapshotId,
@@ -91,9 +90,8 @@ pub struct StandingAnswer<A> {
 /// The end of a run of a bundle.
 #[derive(Debug)]
 pub enum StandingRun<A> {
-    /// An answer, which holds for as long as nothing changes that was read. An error is one, too. The answer is `None` if
-    /// the objective is not above what the client asks for; `is_long`: whether the run was too long to be one of several on
-    /// a worker.
+    /// An answer or an error, which holds until something that was read changes. The answer is `None` if the objective
+    /// is not above the client's minimum. `is_long` is whether the run was too long to share a worker with others.
     Answered { answer: Option<A>, reads: ReadSet, gained: Option<I256>, is_long: bool },
     /// No answer, because a bound or a fault ended the run.
     Stale(StaleReason),
@@ -139,7 +137,7 @@ impl<R, A: Answer> StandingBundles<R, A> {
         (answer.bytes() + reads_bytes(reads)).saturating_sub(self.bundles[at as usize].answer_bytes())
     }
 
-    /// Returns the snapshot for which it is known what is due.
+    /// Returns the snapshot for which the due bundles are known.
     pub fn at(&self) -> Option<SnapshotId> {
         self.name().map(|name| name.id)
     }
@@ -155,8 +153,8 @@ impl<R, A: Answer> StandingBundles<R, A> {
         self.at.clone()
     }
 
-    /// Moves to a snapshot: what was read and has changed since the last is due. If the changes are not known,
-    /// everything is due. What was due stays due.
+    /// Moves to a snapshot. Bundles whose reads have changed since the last one become due, or all bundles if the
+    /// changes are unknown. Due bundles stay due.
     pub fn advance(&mut self, snapshot: &Snapshot, context: BlockContext, history: &StateHistory) {
         let now = ChainPoint { name: SnapshotName::of(snapshot), state: snapshot.state, context };
         self.announced_behind = false;
@@ -175,9 +173,8 @@ impl<R, A: Answer> StandingBundles<R, A> {
         self.at = Some(Arc::new(now));
     }
 
-    /// Returns the bundles that are due, that `may_run`, and that are not long, in the order in which they run: those
-    /// that were passed over several times, then those with the best objective. Those whose last run gave no answer are
-    /// behind all others.
+    /// Returns the due bundles that `may_run` and are not long, in running order: bundles passed over several times,
+    /// then the best objectives. Bundles whose last run gave no answer are last.
     pub fn due(&self, may_run: impl Fn(&R) -> bool) -> Vec<u32> {
         let mut due = self.due_among(|bundle| !bundle.is_long && may_run(&bundle.request));
         due.sort_by_key(|at| {
@@ -187,8 +184,8 @@ impl<R, A: Answer> StandingBundles<R, A> {
         due
     }
 
-    /// Returns the long bundles that are due and that `may_run`, in the order in which they run: those that were passed
-    /// over most often, then those with the best objective.
+    /// Returns the due long bundles that `may_run`, in running order: the most often passed over, then the best
+    /// objectives.
     pub fn long_due(&self, may_run: impl Fn(&R) -> bool) -> Vec<u32> {
         let mut due = self.due_among(|bundle| bundle.is_long && may_run(&bundle.request));
         due.sort_by_key(|at| {
@@ -219,19 +216,19 @@ impl<R, A: Answer> StandingBundles<R, A> {
         self.announced().filter(move |(_, announced)| announced.since > id)
     }
 
-    /// Returns the bundles whose answers a client may lack that has the news of the snapshot `id`, with what was
-    /// behind then.
+    /// Returns the bundles whose answers a client may lack if it has the news of the snapshot `id`, including bundles
+    /// that were behind then.
     pub fn news_since(&self, id: SnapshotId) -> impl Iterator<Item = (&StandingBundle<R, A>, &StandingAnswer<A>)> {
         self.announced()
             .filter(move |(_, announced)| announced.since > id || announced.is_late && announced.since == id)
     }
 
-    /// Records that it is announced what is behind now. Answers that come later for the same snapshot are late.
+    /// Records that the bundles behind now are announced. Later answers for the same snapshot are late.
     pub const fn announce_behind(&mut self) {
         self.announced_behind = true;
     }
 
-    /// Returns whether it was announced at the current snapshot what is behind.
+    /// Whether the bundles behind at the current snapshot were announced.
     pub const fn has_announced_behind(&self) -> bool {
         self.announced_behind
     }
@@ -274,8 +271,8 @@ impl<R, A: Answer> StandingBundles<R, A> {
         Some((&bundle.name, announced))
     }
 
-    /// Records the end of a run of bundle `at` that began at `point`, as [`record`](Self::record) does. If what it read
-    /// may have changed since, its answer holds there, and the bundle stays due.
+    /// Records the end of a run of bundle `at` that began at `point`, like [`record`](Self::record). If its reads may
+    /// have changed since, the answer holds at `point`, and the bundle stays due.
     pub fn record_from(
         &mut self,
         point: &ChainPoint,
@@ -300,8 +297,8 @@ impl<R, A: Answer> StandingBundles<R, A> {
 }
 
 impl ReadIndex {
-    /// Calls `found` with each bundle that has read what differs between two points. Returns how the block differs, or
-    /// `None` if it is not known what differs. Bounds of gas are not considered.
+    /// Calls `found` with each bundle that has read something that differs between two points. Returns how the block
+    /// differs, or `None` if the differences are unknown. Ignores bounds of gas.
     fn between(
         &self,
         was: &ChainPoint,

@@ -77,7 +77,7 @@ impl<B: Bundle> Task for ChunkRun<B> {
             overlay.record_reads(true);
             let BundleRun { answer, gained, complete } =
                 bundle.run(&mut Engine { spec, rules, codes, overlay: &mut *overlay }, snapshot);
-            // The deadline is that of all runs.
+            // All runs share the deadline.
             meter = std::mem::take(&mut overlay.meter);
             if let Some(why) = overlay.take_unexecutable() {
                 let answer = Some(bundle.failed(BundleError::Unexecutable(why)));
@@ -126,7 +126,7 @@ impl<B: Bundle> Chunk<B> {
 impl<B: Bundle, L: Listener<B>> WatchList<B, L> {
     /// Runs a chunk, as [`Chunk::run`] does, once all watches together have room for it.
     pub(super) async fn run_chunk(&self, host: &Arc<Host>, ticket: Ticket, chunk: &Arc<Chunk<B>>) -> Ended<B> {
-        // With so many permits a run, no more runs of all watches are under way than this one alone may have.
+        // With this many permits per run, no more runs of all watches are in progress than this watch alone may have.
         let count = host.executor.workers().div_ceil(self.width(&host.executor));
         let count = u32::try_from(count).unwrap_or(u32::MAX);
         let permits = timeout_at(ticket.deadline().into(), self.permits.acquire_many(count)).await;

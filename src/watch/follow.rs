@@ -64,8 +64,8 @@ impl<B: Bundle, L: Listener<B>> WatchTask<B, L> {
                     self.catch_up(&snapshot, &history, &mut block, &mut changes, &mut long).await;
                 }
             } else {
-                // Of what was left only the bundles and their answers are kept. The snapshots that the node retains tell
-                // what is due when a client comes back.
+                // The client has left: only the bundles and their answers are kept. When it returns, the snapshots
+                // that the node retains show which bundles are due.
                 (history, seen) = (StateHistory::new(STEPS), SnapshotId::default());
             }
             let Some(rest) = self.idle_for() else {
@@ -86,7 +86,7 @@ impl<B: Bundle, L: Listener<B>> WatchTask<B, L> {
         }
     }
 
-    /// Returns for how long nothing is to be done if nothing happens, or `None` if the time of the watch is over.
+    /// Returns how long the watch may idle, or `None` if its retention has passed.
     fn idle_for(&self) -> Option<Duration> {
         self.look();
         let state = self.watch.state();
@@ -102,7 +102,7 @@ impl<B: Bundle, L: Listener<B>> WatchTask<B, L> {
         state.attendance.may_run(now)
     }
 
-    /// Moves to a snapshot, and runs what is due, as long as no newer snapshot comes.
+    /// Moves to a snapshot, and runs the due bundles until a newer snapshot arrives.
     async fn catch_up(
         self: &Arc<Self>,
         snapshot: &Arc<Snapshot>,
@@ -143,7 +143,7 @@ impl<B: Bundle, L: Listener<B>> WatchTask<B, L> {
         self.begin_long(long);
     }
 
-    /// Runs bundles side by side, and announces their answers as they come.
+    /// Runs bundles in parallel, and announces their answers as they arrive.
     async fn run_due(&self, snapshot: &Arc<Snapshot>, mut due: Due<B>, changes: &watch::Receiver<SnapshotId>) {
         let executor = &self.host.executor;
         let batch = executor.batch();
@@ -196,7 +196,7 @@ impl<B: Bundle, L: Listener<B>> WatchTask<B, L> {
         self.send_end(news, is_late).await;
     }
 
-    /// Returns whether bundles still stand on this snapshot. A newer one supersedes it.
+    /// Whether the bundles still run on this snapshot. A newer one supersedes it.
     fn is_newest(&self, snapshot: &Snapshot, changes: &watch::Receiver<SnapshotId>) -> bool {
         let stands = || {
             let newest = self.stands_on(&self.host.snapshots.load());
@@ -205,8 +205,8 @@ impl<B: Bundle, L: Listener<B>> WatchTask<B, L> {
         changes.has_changed().is_ok_and(|has_changed| !has_changed || stands())
     }
 
-    /// Takes the next bundles that run on a worker together. Those whose last run gave no answer are apart from the
-    /// others, and few at first, so that the one among them that is to blame is soon alone.
+    /// Takes the next bundles to run together on a worker. Bundles whose last run gave no answer run apart from the
+    /// others, and few at first, so that the culprit is soon isolated.
     fn next_chunk(&self, due: &mut Due<B>, stale_chunk: &mut usize) -> Vec<(u32, Arc<B>)> {
         let state = self.watch.state();
         let bundles = state.bundles.bundles();

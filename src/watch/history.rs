@@ -56,8 +56,8 @@ impl StateHistory {
         }
     }
 
-    /// Returns the steps in which two states differ: those from each of them back to where they parted. Returns `None`
-    /// if this is not known.
+    /// Returns the steps in which two states differ: the steps from each back to their common ancestor. Returns `None`
+    /// if they are unknown.
     pub fn between(&self, one: StateId, other: StateId) -> Option<Vec<&KnownStep>> {
         let back = self.back(one);
         let passed: HashSet<StateId> = back.iter().map(|step| step.from).chain([one]).collect();

@@ -1,4 +1,4 @@
-//! The index from what was read to who read it.
+//! The index from read state to its readers.
 
 use alloy_primitives::{Address, U256, map::HashMap};
 
@@ -16,7 +16,7 @@ enum ReadKey {
     Slot(Address, U256),
     /// Any slot of an account.
     AnySlot(Address),
-    /// An account in any way, which decides what a change of the fee recipient costs (EIP-3651).
+    /// Any read of an account. It decides the cost if the fee recipient changes (EIP-3651).
     Access(Address),
     /// A field of the block.
     Field(BlockReads),
@@ -33,7 +33,7 @@ pub struct ReadIndex {
 }
 
 impl ReadIndex {
-    /// Replaces what bundle `reader` has read.
+    /// Replaces the reads of the bundle `reader`.
     pub fn replace(&mut self, reader: u32, before: &ReadSet, now: &ReadSet) {
         if before == now {
             return;
@@ -56,7 +56,7 @@ impl ReadIndex {
         }
     }
 
-    /// Calls `found` with each bundle that has read what is touched. A bundle may be found several times.
+    /// Calls `found` with each bundle that has read a touched value. A bundle may be found several times.
     pub fn touched(&self, touched: &Touched, mut found: impl FnMut(u32)) {
         let mut find = |key: ReadKey| self.readers.get(&key).into_iter().flatten().for_each(|reader| found(*reader));
         find(ReadKey::Everything);

@@ -1,4 +1,4 @@
-//! The watches of a node: the bundles that each client lets stand, and their bounds.
+//! The watches of a node: each client's standing bundles, and their bounds.
 
 use std::{
     sync::{
@@ -51,7 +51,8 @@ pub struct WatchList<B: Bundle, L: Listener<B>> {
     pub limits: WatchLimits,
     /// Turns true when the node stops.
     stopping: watch::Sender<bool>,
-    /// A permit for each worker. A run takes several while others wait, so that all runs together keep their share.
+    /// A permit for each worker. A run takes several while others wait, so that all runs together stay within their
+    /// share.
     pub(super) permits: Semaphore,
     /// A permit for each worker that may run a long bundle. Another worker is left for the others, if there is one.
     pub(super) long_permits: Semaphore,
@@ -61,14 +62,14 @@ pub struct WatchList<B: Bundle, L: Listener<B>> {
     pub(super) runs: Counter,
 }
 
-/// The bundles that a client lets stand.
+/// The standing bundles of a client.
 #[derive(Debug)]
 pub struct Watch<B: Bundle, L> {
     /// The name by which the client asks for them.
     pub id: WatchId,
     /// The client's name; `None` if clients have no tokens, so that the id alone gives access.
     pub owner: Option<String>,
-    /// The snapshots on which they stand: those that `pending` or `latest` selects.
+    /// The snapshots on which the bundles run: the ones that `pending` or `latest` selects.
     pub selector: Selector,
     /// The receiver of their news.
     pub(super) listener: L,
@@ -85,17 +86,17 @@ pub struct Watch<B: Bundle, L> {
     pub(super) wake: Notify,
 }
 
-/// The bundles of a watch, and what is known of their client.
+/// The bundles of a watch, and the state of its client.
 #[derive(Debug)]
 pub struct WatchState<B: Bundle> {
     /// The bundles.
     pub bundles: StandingBundles<Arc<B>, B::Answer>,
-    /// The last snapshot of which nothing more will be announced: nothing is behind, or a newer one has come. `None`
-    /// before the first.
+    /// The last snapshot whose news are complete: nothing is behind, or a newer snapshot has arrived. `None` before
+    /// the first.
     pub complete_at: Option<SnapshotName>,
     /// The long bundles that run now.
     pub(super) running: Vec<u32>,
-    /// The time until which long bundles that gave no answer rest, if no snapshot comes before.
+    /// The time until which long bundles without an answer pause, unless a snapshot arrives first.
     pub(super) long_rests_until: Option<Instant>,
     pub(super) attendance: Attendance,
     /// Whether bundles that run once a block may run.
@@ -130,7 +131,7 @@ impl<B: Bundle, L: Listener<B>> WatchList<B, L> {
         }
     }
 
-    /// Ends what polls wait for, because the node stops. They are answered with what there is.
+    /// Ends waiting polls, because the node stops. They are answered with the current news.
     pub fn stop_waiting(&self) {
         self.stopping.send_replace(true);
     }
@@ -140,7 +141,7 @@ impl<B: Bundle, L: Listener<B>> WatchList<B, L> {
         self.stopping.subscribe()
     }
 
-    /// Returns a watch, if it stands.
+    /// Returns a watch, if it exists.
     pub fn get(&self, id: WatchId) -> Option<Arc<Watch<B, L>>> {
         self.watches.lock().get(&id).cloned()
     }
@@ -176,7 +177,7 @@ impl<B: Bundle, L: Listener<B>> WatchList<B, L> {
         Ok(())
     }
 
-    /// Removes a watch, and ends what it runs. Returns whether it stood.
+    /// Removes a watch, and stops its runs. Returns whether it existed.
     pub fn remove(&self, id: WatchId) -> bool {
         let mut watches = self.watches.lock();
         let removed = watches.remove(&id);
@@ -207,7 +208,7 @@ impl<B: Bundle, L: Listener<B>> Watch<B, L> {
     /// The bytes that a watch counts besides its bundles.
     pub const BYTES: usize = 64 << 10;
 
-    /// Creates the watch of a client, none of whose bundles has run. The requests of the bundles take `requests` bytes.
+    /// Creates the watch of a client. None of its bundles has run. The requests of the bundles take `requests` bytes.
     pub fn new(
         id: WatchId,
         owner: Option<String>,
@@ -257,7 +258,7 @@ impl<B: Bundle, L: Listener<B>> Watch<B, L> {
         self.wake.notify_one();
     }
 
-    /// Returns whether an answer has changed after a snapshot, and what is due has run.
+    /// Whether an answer has changed after a snapshot, and no due bundle is left to run.
     pub fn has_news_since(&self, since: SnapshotId) -> bool {
         let state = self.state();
         state.is_complete() && state.has_changed_after(since)
@@ -316,7 +317,7 @@ impl<B: Bundle> WatchState<B> {
         Behind { name: &bundle.name, holds_at: self.bundles.holds_at(bundle), stale: bundle.stale() }
     }
 
-    /// Notes if nothing is behind.
+    /// Records the current snapshot as complete if nothing is behind.
     pub(super) fn note_complete(&mut self) {
         if self.behind().next().is_none() {
             self.complete_at = self.bundles.name();

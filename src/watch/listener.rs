@@ -7,7 +7,7 @@ use super::{
     bundles::SnapshotName,
 };
 
-/// A receiver of the news of a watch. It collects them in a form of its own, and sends them.
+/// A receiver of the news of a watch. It collects and sends them in its own format.
 pub trait Listener<B: Bundle>: Debug + Send + Sync + 'static {
     /// The news of a snapshot that are collected, and not sent.
     type News: Send;
@@ -19,7 +19,7 @@ pub trait Listener<B: Bundle>: Debug + Send + Sync + 'static {
     /// Begins the news of a snapshot. They are late if the [end](Self::end) of its news was sent before.
     fn begin(&self, snapshot: SnapshotName, is_late: bool) -> Self::News;
 
-    /// Adds an answer, or that the objective of a bundle is not above what the client asks for.
+    /// Adds an answer, or `None` if the objective of the bundle is not above the client's minimum.
     fn add_answer(&self, news: &mut Self::News, bundle: &str, answer: Option<&B::Answer>);
 
     /// Adds a bundle that is behind to news that are late.
@@ -28,8 +28,8 @@ pub trait Listener<B: Bundle>: Debug + Send + Sync + 'static {
     /// Sends what may be sent before the end of the news.
     fn send(&self, news: &mut Self::News) -> impl Future<Output = ()> + Send;
 
-    /// Sends the rest of the news. If they are not late, this is the end of those of the snapshot, with all bundles that
-    /// are behind, which `behind` passes to its argument.
+    /// Sends the rest of the news. If they are not late, they end the snapshot's news and list all bundles that are
+    /// behind, which `behind` passes to its argument.
     fn end(&self, news: Self::News, behind: &BehindNow<'_>) -> impl Future<Output = ()> + Send;
 
     /// Notes that the watch is over.

@@ -1,8 +1,8 @@
-//! Long bundles, each of which runs by itself beside the others.
+//! Long bundles, each of which runs separately from the others.
 //!
-//! A bundle that takes longer than others may wait for is run apart from them: on few workers of the node, until the
-//! deadline, and on while newer snapshots come. Its answer is announced by itself at its end, with the snapshot that it holds
-//! for: the current one, or the one on which it ran if what it has read has changed since. Then it is due again.
+//! A bundle that would delay the others too much runs apart from them: on few workers of the node, until the deadline,
+//! and even while newer snapshots arrive. Its answer is announced separately, with the snapshot for which it holds:
+//! the current one, or, if its reads have changed since, the one on which it ran. In the second case it is due again.
 
 use std::{
     sync::Arc,
@@ -55,7 +55,7 @@ impl<B: Bundle, L: Listener<B>> WatchTask<B, L> {
         let snapshot = self.stands_on(&published)?;
         let (running, chunk, point) = {
             let mut state = self.watch.state();
-            // If a newer snapshot has come, the bundle runs when it is known what is due there.
+            // If a newer snapshot has arrived, the bundle runs once the due bundles of that snapshot are known.
             let point = state.bundles.point().filter(|_| state.bundles.at() == Some(snapshot.id))?;
             let at = state.long_due().next()?;
             let bundle = state.bundles.bundles()[at as usize].request.clone();

@@ -1,12 +1,14 @@
-//! Standing bundles: they run again whenever a new snapshot may have changed their answers, and listeners are notified of
-//! what changed.
+//! Standing bundles: they run again whenever a new snapshot may have changed their answers, and listeners are notified
+//! of the changes.
 //!
-//! [`StandingBundles`](bundles::StandingBundles) and what it is made of is pure bookkeeping, without clocks and I/O: [`StateHistory`] knows the steps
-//! between states, [`ReadIndex`] the bundles that have read each value, and [`StandingBundles`](bundles::StandingBundles) what each bundle has
-//! answered, since when, and what is due. [`Attendance`] knows whether a client is there for whom they run.
+//! [`StandingBundles`](bundles::StandingBundles) and its parts are pure bookkeeping, without clocks and I/O:
+//! [`StateHistory`] holds the steps between states, [`ReadIndex`] the bundles that have read each value, and
+//! [`StandingBundles`](bundles::StandingBundles) each bundle's answer, since when it holds, and which bundles are due.
+//! [`Attendance`] tracks whether a client is present.
 //!
-//! A [`WatchTask`] follows the snapshots for the bundles of one [`Watch`], and runs on the workers of a [`Host`](crate::scheduler::Host) what is
-//! due. A [`Bundle`] defines what runs and what the answer is, and a [`Listener`] sends the news in a form of its own.
+//! A [`WatchTask`] follows the snapshots for the bundles of one [`Watch`], and runs the due ones on the workers of a
+//! [`Host`](crate::scheduler::Host). A [`Bundle`] defines what runs and its answer, and a [`Listener`] sends the news
+//! in its own format.
 
 mod attendance;
 mod bundle;

@@ -32,8 +32,8 @@ pub struct WatchTask<B: Bundle, L: Listener<B>> {
 }
 
 impl<B: Bundle, L: Listener<B>> WatchTask<B, L> {
-    /// Returns the snapshot on which the bundles stand: the newest, or the newest sealed block. Returns `None` if they
-    /// rest, because the feed is broken.
+    /// Returns the snapshot on which the bundles run: the newest, or the newest sealed block. Returns `None` if they
+    /// pause because the feed is broken.
     pub(super) fn stands_on(&self, published: &Chain) -> Option<Arc<Snapshot>> {
         let selector = self.watch.selector;
         if self.strict_pending && selector == Selector::Pending && published.feed().problem().is_some() {
@@ -44,8 +44,8 @@ impl<B: Bundle, L: Listener<B>> WatchTask<B, L> {
         Some(if selected.state == published.newest.state { published.newest.clone() } else { selected })
     }
 
-    /// Replaces an answer for which the client's memory does not suffice by an error, and what it has read by
-    /// everything. `room` is the memory that is left.
+    /// If the client's memory does not suffice for an answer, replaces the answer with an error, and its reads with
+    /// everything. `room` is the remaining memory.
     pub(super) fn within_room(
         state: &WatchState<B>,
         at: u32,
@@ -82,7 +82,7 @@ impl<B: Bundle, L: Listener<B>> WatchTask<B, L> {
         }
     }
 
-    /// Sends the last news of a snapshot, with what is behind, or news that are late.
+    /// Sends the last news of a snapshot, including which bundles are behind, or late news.
     pub(super) async fn send_end(&self, news: L::News, is_late: bool) {
         {
             let mut state = self.watch.state();

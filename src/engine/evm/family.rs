@@ -51,7 +51,7 @@ pub struct RunEvm<'a, F: FamilyEvm = Ethereum, I = NoOpInspector> {
 pub trait FamilyEvm: Copy + Debug + Send + Sync + Sized + 'static {
     /// The forks of the family.
     type Spec: Copy + Debug + Default + Eq + Hash + Into<SpecId> + Into<Fork> + Send + Sync + 'static;
-    /// The transactions of the family. An unsigned call has no encoded bytes for which a fee is due.
+    /// The transactions of the family. An unsigned call has no encoded bytes to charge a fee for.
     type Tx: Transaction
         + From<TxEnv>
         + SystemCallTx
@@ -150,8 +150,8 @@ impl FamilyEvm for Ethereum {
 /// The highest gas limit of a transaction from Amsterdam on (<https://github.com/ethereum/execution-specs/pull/3582>).
 pub const MAX_TX_GAS_LIMIT: u64 = u32::MAX as u64;
 
-/// Checks the gas limit of Amsterdam's transactions, which revm bounds by the block's alone. A call whose gas limit need
-/// not fit a block is free of it.
+/// Checks the gas limit of Amsterdam's transactions, which revm bounds only by the block's. Calls whose gas limit need
+/// not fit a block are exempt.
 fn check_gas_limit<I>(evm: &RunEvm<'_, Ethereum, I>) -> Result<(), Error> {
     let (cfg, gas_limit) = (&evm.inner.ctx.cfg, evm.inner.ctx.tx.gas_limit);
     let is_bound = cfg.enable_amsterdam_eip8037 && !cfg.disable_block_gas_limit;

@@ -41,7 +41,8 @@ pub(super) fn interpret<'a, C: Metered<'a>>(
     next_action(frame, end)
 }
 
-/// Returns what comes after a frame whose last instruction ended with `end`: what the instruction has set, or the end.
+/// Returns the action after a frame whose last instruction ended with `end`: the one that the instruction set, or the
+/// end.
 fn next_action(frame: &mut Interpreter, end: InstructionResult) -> InterpreterAction {
     if frame.bytecode.action().is_none() {
         frame.halt(end);

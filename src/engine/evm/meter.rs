@@ -28,7 +28,7 @@ impl<'a, C: ContextTr<Db = &'a mut Overlay, Journal = Journal<&'a mut Overlay>> 
 
 pub(super) type At<'i, C> = InstructionContext<'i, C, EthInterpreter>;
 
-/// Replaces the instruction of an opcode, whose static gas stays the fork's.
+/// Replaces the instruction of an opcode, and keeps its static gas.
 pub(super) fn put<C: Host>(
     instructions: &mut EthInstructions<EthInterpreter, C>,
     code: u8,
@@ -54,7 +54,8 @@ pub(super) fn meter<'a, C: Metered<'a>>(instructions: &mut EthInstructions<EthIn
         tick(&mut at)?;
         contract::create::<true, _, _>(at)
     });
-    /// Meters an opcode whose cost grows with a length, by the depth of the length on the stack and the bytes per tick.
+    /// Meters an opcode whose cost grows with a length, by the position of the length on the stack and the bytes per
+    /// tick.
     macro_rules! by_length {
         ($code:ident, $depth:expr, $bytes_a_tick:expr, $run:path) => {
             put(opcode::$code, |mut at| {

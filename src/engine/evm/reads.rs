@@ -1,8 +1,8 @@
-//! The record of what transactions, frames and opcodes read.
+//! The record of the reads of transactions, frames and opcodes.
 //!
 //! Slots and block hashes are recorded where the overlay reads them from its base. All else is recorded here: by the
 //! opcodes that show it to code, where a frame begins, and where a transaction begins. A run that records nothing uses
-//! none of these opcodes. What is recorded may exceed what decides the result, never fall short of it.
+//! none of these opcodes. The record may contain more than decides the result, but never less.
 
 use alloy_primitives::{Address, U256};
 use revm::{
@@ -115,7 +115,7 @@ fn delegate<'a, C: Metered<'a>>(at: &mut At<'_, C>) {
     }
 }
 
-/// Records what a transfer of `value` reads of the account that receives it.
+/// Records the reads that a transfer of `value` makes of the receiving account.
 fn note_receiver(journal: &mut Journal<&mut Overlay>, receiver: Address, value: U256) {
     // Whether the transfer overflows follows from whether the balance is in the upper half, as long as the sum is not.
     let overflows = balance(journal, receiver).checked_add(value).is_none_or(|sum| sum.bit(255));
@@ -142,10 +142,11 @@ fn seen_info(journal: &mut Journal<&mut Overlay>, address: Address) -> Option<Ac
 }
 
 impl<'a, F: FamilyEvm, I> RunEvm<'a, F, I> {
-    /// Records what a transaction reads before its first frame: of its sender what pays and what the chain checks, and
-    /// of each account that it delegates (EIP-7702) what decides whether the delegation is valid.
+    /// Records the reads of a transaction before its first frame: the sender's balance and the fields that the chain
+    /// checks, and, for each account that it delegates (EIP-7702), the fields that decide whether the delegation is
+    /// valid.
     ///
-    /// An unsigned call that offers nothing and sends nothing pays with any balance.
+    /// An unsigned call that offers and sends nothing does not depend on the balance.
     pub(super) fn note_transaction_if_recorded(&mut self, is_signed: bool) {
         if self.inner.ctx.journaled_state.database.records_reads() {
             self.note_transaction(is_signed);
@@ -169,7 +170,7 @@ impl<'a, F: FamilyEvm, I> RunEvm<'a, F, I> {
         }
     }
 
-    /// Records what a frame reads as it begins: the codes that it runs, the funds that it transfers, and whether a
+    /// Records the reads at the start of a frame: the codes that it runs, the funds that it transfers, and whether a
     /// contract may be created.
     #[cold]
     pub(super) fn note_frame(&mut self, init: &FrameInit) {

@@ -59,7 +59,7 @@ impl<'a, F: FamilyEvm> RunEvm<'a, F> {
         ctx.modify_cfg(|cfg| *cfg = cfg_env);
     }
 
-    /// Sets whether to log transfers of the native currency beside the real logs.
+    /// Sets whether to log transfers of the native currency in addition to the real logs.
     pub fn with_transfers(mut self, transfers: TransferLogs) -> Self {
         self.transfers = transfers != TransferLogs::Hidden;
         self.inner.ctx.journaled_state.database.log_numbers.show_transfers(transfers);
@@ -198,7 +198,7 @@ fn guard(overlay: &mut Overlay, precompiles: &RunPrecompiles, block: &BlockEnv) 
 }
 
 impl<'a, F: FamilyEvm, I> RunEvm<'a, F, I> {
-    /// Creates an EVM over `overlay` in `env`, whose steps `inspector` sees.
+    /// Creates an EVM over `overlay` in `env`. `inspector` sees its steps.
     pub(super) fn inspected(
         overlay: &'a mut Overlay,
         env: EvmEnv<F::Spec>,
@@ -244,7 +244,7 @@ impl<'a, F: FamilyEvm, I> RunEvm<'a, F, I> {
         }
         let Some(ended) = ended else { return Ok(ItemOrResult::Item(self.inner.frame_stack.get())) };
         let end = ended.interpreter_result().result;
-        // The precompile failed after the transfer, whose log has had a number.
+        // The precompile failed after the transfer, and the transfer's log has already taken a number.
         if transfers && !end.is_ok() && !matches!(end, CallTooDeep | OutOfFunds | OverflowPayment) {
             journal.database.log_numbers.skip(LogOrigin::Protocol);
         }
@@ -255,8 +255,8 @@ impl<'a, F: FamilyEvm, I> RunEvm<'a, F, I> {
     /// journal knows only code and nonce. The caller's nonce is used, and all gas, as for other collisions. From Amsterdam on
     /// such a creation does not collide: EIP-684 alone decides.
     ///
-    /// Of an account of a remote base it is not known whether it has storage, so the rule is not enforced there. No
-    /// chain has had such accounts since EIP-158.
+    /// A remote base does not show whether an account has storage, so the rule is not enforced there. No chain has had
+    /// such accounts since EIP-158.
     fn collision(&mut self, init: &FrameInit) -> Result<Option<FrameResult>, ContextDbError<Host<'a, F>>> {
         let FrameInput::Create(inputs) = &init.frame_input else { return Ok(None) };
         let fork: SpecId = self.inner.ctx.cfg.spec.into();
@@ -449,7 +449,7 @@ thread_local! {
 }
 
 impl Memory {
-    /// The most that a usual run needs. Memory that has grown beyond is freed.
+    /// The maximum that a usual run needs. Memory beyond it is freed.
     const KEPT_FRAMES: usize = 32;
     const KEPT_ACCOUNTS: usize = 1 << 10;
     const KEPT_ENTRIES: usize = 1 << 14;

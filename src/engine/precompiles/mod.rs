@@ -1,4 +1,4 @@
-//! The precompiles of a run: the fork's, without those that overrides removed, and with those that overrides moved.
+//! The precompiles of a run: the fork's precompiles, except the ones that overrides removed or moved.
 
 mod op;
 
@@ -31,7 +31,7 @@ pub fn precompiles_of(fork: Fork) -> &'static Precompiles {
 /// The precompiles of a run.
 ///
 /// Overriding a precompile's account removes the precompile, but its address stays as warm as the fork makes it: the
-/// accessed addresses of a transaction begin with the fork's precompiles (EIP-2929), whatever a request overrides.
+/// accessed addresses of a transaction begin with the fork's precompiles (EIP-2929), regardless of overrides.
 #[derive(Clone, Debug)]
 pub struct RunPrecompiles {
     /// The contracts of the chain's nodes that are missing here.
@@ -82,7 +82,7 @@ impl RunPrecompiles {
 impl<'a, CTX: ContextTr<Db = &'a mut Overlay>> PrecompileProvider<CTX> for RunPrecompiles {
     type Output = InterpreterResult;
 
-    /// Does nothing, because the precompiles of a run are those of its fork from the start.
+    /// Does nothing, because a run has its fork's precompiles from the start.
     fn set_spec(&mut self, _: <CTX::Cfg as Cfg>::Spec) -> bool {
         false
     }

@@ -1,5 +1,5 @@
-//! The precompiles of the OP stack's forks: those of Ethereum's fork that each contains, P256VERIFY from Fjord on, and
-//! limits for the inputs of those whose work grows with the input.
+//! The precompiles of the OP stack's forks: the ones of the Ethereum fork that each contains, P256VERIFY from Fjord
+//! on, and input limits for precompiles whose work grows with the input.
 
 use std::sync::OnceLock;
 
@@ -57,7 +57,7 @@ pub(in crate::engine) fn precompiles(fork: OpFork) -> &'static Precompiles {
 fn of_fork(fork: OpFork) -> Precompiles {
     let ethereum = SpecId::from(fork);
     let mut precompiles = Precompiles::new(PrecompileSpecId::from_spec_id(ethereum)).clone();
-    // <https://specs.optimism.io/protocol/fjord/exec-engine.html>: RIP-7212. With Osaka it costs what EIP-7951 says.
+    // <https://specs.optimism.io/protocol/fjord/exec-engine.html>: RIP-7212. With Osaka its cost follows EIP-7951.
     if fork >= OpFork::Fjord && !ethereum.is_enabled_in(SpecId::OSAKA) {
         precompiles.extend([secp256r1::P256VERIFY]);
     }

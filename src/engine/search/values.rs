@@ -1,4 +1,4 @@
-//! The values that a search tries. They are kept as they were asked for, and listed when they are tried.
+//! The values that a search tries. They are stored as requested, and listed when they are tried.
 
 use alloy_primitives::U256;
 
@@ -8,7 +8,7 @@ const POINTS: usize = 16;
 /// The values that a search tries.
 #[derive(Clone, Debug)]
 pub enum SearchedValues {
-    /// Each combination of the values of one or two targets. Those of the last target change first.
+    /// Each combination of the values of one or two targets. The last target's values change first.
     Each(Vec<ValueList>),
     /// The values that lead to a maximum between two, of one target. The search ends when it knows the best value but
     /// for the tolerance.
@@ -42,7 +42,7 @@ pub enum ValueList {
         from: U256,
         /// The last value.
         to: U256,
-        /// The most values, at least 2.
+        /// The maximum number of values, at least 2.
         count: usize,
     },
     /// Values at equal ratios, each once. Zero is followed by one.
@@ -51,14 +51,14 @@ pub enum ValueList {
         from: U256,
         /// The last value.
         to: U256,
-        /// The most values, at least 2.
+        /// The maximum number of values, at least 2.
         count: usize,
     },
 }
 
 impl SearchedValues {
-    /// Returns the values of the variants that run first, one a target: all, or those with which the search for a maximum
-    /// begins.
+    /// Returns the values of the variants that run first, one per target: all, or the starting points of a search for
+    /// a maximum.
     pub fn first(&self) -> Vec<Vec<U256>> {
         match self {
             Self::Maximize { from, to, .. } => {
@@ -72,7 +72,7 @@ impl SearchedValues {
         }
     }
 
-    /// Returns the most variants that run.
+    /// Returns the maximum number of variants that run.
     pub fn most(&self) -> usize {
         match self {
             Self::Each(lists) => lists.iter().fold(1, |most, list| most.saturating_mul(list.most())),
@@ -101,7 +101,7 @@ impl SearchedValues {
 }
 
 impl ValueList {
-    /// Returns the most values that there are.
+    /// Returns the maximum number of values.
     pub fn most(&self) -> usize {
         match self {
             Self::Listed(values) => values.len(),
@@ -160,7 +160,7 @@ fn geometric(from: U256, to: U256, count: usize) -> Vec<U256> {
 fn grown(value: U256, factor: f64) -> U256 {
     const UNIT: f64 = (1u64 << 52) as f64;
     let factor = factor - 1.0;
-    // The factor's whole part is exact in steps of the unit, whatever its size.
+    // The factor's whole part is exact in steps of the unit, regardless of its size.
     let (scaled, shift): (f64, usize) = if factor < UNIT { (factor * UNIT, 52) } else { (factor, 0) };
     let scaled = U256::from(scaled);
     match value.checked_mul(scaled) {

@@ -1,4 +1,4 @@
-//! The outcomes of two runs of a transaction, compared but for what they pay.
+//! Compares the outcomes of two runs of a transaction, except for their payments.
 
 use alloy_consensus::Transaction;
 use alloy_primitives::{Address, Log, U256};
@@ -28,7 +28,7 @@ bitflags! {
         const STATUS = 1;
         /// The data that was returned.
         const RETURN_DATA = 1 << 1;
-        /// The logs, but for those of transfers (EIP-7708).
+        /// The logs, except for transfer logs (EIP-7708).
         const LOGS = 1 << 2;
         /// The addresses at which contracts were created.
         const CREATED = 1 << 3;
@@ -78,7 +78,7 @@ impl<'a> Outcome<'a> {
         let price = included.tx.effective_gas_price(Some(block.basefee));
         let blob_price = block.blob_excess_gas_and_price.map_or(0, |blobs| blobs.blob_gasprice);
         let blobs = U256::from(included.tx.blob_gas_used().unwrap_or_default()) * U256::from(blob_price);
-        // On the OP stack nothing is burnt: what the vaults for data and operation get, the sender has paid.
+        // On the OP stack nothing is burnt: the sender has paid what the vaults for data and operation receive.
         let vaults = [L1_FEE_VAULT, OPERATOR_FEE_VAULT].into_iter().filter(|_| F::HAS_VAULTS);
         let vaults = vaults.fold(U256::ZERO, |sum, vault| {
             let after = ran.state.get(&vault).map(|account| account.info.balance);

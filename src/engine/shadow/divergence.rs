@@ -14,7 +14,7 @@ use revm::{
 pub struct DivergentStep {
     /// The difference.
     pub kind: StepKind,
-    /// The last step that both have run, or whose operands differ, or that ran out of gas.
+    /// The last step that both runs executed, or whose operands differ, or that ran out of gas.
     pub step: StepPlace,
     /// The first step of the run by the block's own rules that the other does not have. `None` if that run has ended, or for other kinds.
     pub own: Option<StepPlace>,
@@ -29,7 +29,7 @@ pub enum StepKind {
     Pc,
     /// The operands of a write, a log, a call, or a return. The gas of a call is left aside.
     Operands,
-    /// The gas, of which one has too little.
+    /// The gas: one of the runs has too little.
     OutOfGas,
 }
 
@@ -57,11 +57,11 @@ pub enum Cause {
     OutOfGas,
     /// An opcode that one of the forks does not have, or that does something else.
     Opcode(u8),
-    /// The gas that is left, which a contract reads and goes by.
+    /// The remaining gas, on which a contract bases a decision.
     GasLeft,
     /// A precompile.
     Precompile(Address),
-    /// A bound on what a contract may do, as on the size of its code.
+    /// A bound on a contract, such as its code size.
     Bound(&'static str),
     /// Changes of the state by the protocol, not by a step.
     Protocol,

@@ -22,7 +22,7 @@ use crate::{
     state::Overlay,
 };
 
-/// The bytes of memory whose hash takes about as long as an opcode.
+/// The bytes of memory that can be hashed in about the time of an opcode.
 const BYTES_PER_TICK: usize = 256;
 
 type At = Interpreter<EthInterpreter>;
@@ -35,7 +35,7 @@ pub(super) struct Followed {
     pub contracts: Vec<Address>,
 }
 
-/// A step, as far as it is compared.
+/// The compared parts of a step.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Step {
     /// The index of its frame, in the order in which frames begin.
@@ -109,7 +109,7 @@ impl Frames {
         StepPlace { contract, code, pc: step.pc as usize, op: step.op, depth: depth as usize }
     }
 
-    /// Returns the contracts of a frame and of those that it runs in, the innermost first.
+    /// Returns the contracts of a frame and of its enclosing frames, the innermost first.
     fn contracts(&self, innermost: u32) -> Vec<Address> {
         let mut contracts = Vec::new();
         let mut next = Some(innermost);
@@ -129,7 +129,7 @@ fn hash(value: impl Hash) -> u64 {
     hasher.finish()
 }
 
-/// Returns the hash of the operands of an opcode that has effects, but for the gas of a call.
+/// Returns the hash of the operands of an opcode that has effects, except for the gas of a call.
 fn operands(op: u8, at: &At, meter: &mut Meter) -> u64 {
     if !has_effect(op) {
         return 0;
@@ -163,7 +163,7 @@ fn operands(op: u8, at: &At, meter: &mut Meter) -> u64 {
     hasher.finish()
 }
 
-/// Returns the hash of what the step before has left.
+/// Returns the hash of the values left on the stack by the previous step.
 fn value(at: &At, before: Option<u8>) -> u64 {
     let top = at.stack.data().last();
     match before {
@@ -176,7 +176,7 @@ fn value(at: &At, before: Option<u8>) -> u64 {
 struct Record {
     frames: Frames,
     steps: Vec<Step>,
-    /// The most steps.
+    /// The maximum number of steps.
     most: usize,
     /// Whether there were more.
     over: bool,
@@ -189,14 +189,15 @@ struct Follower<'a> {
     /// The number of steps so far.
     steps: usize,
     last: Option<Step>,
-    /// The steps at which the program counters, operands, and values on the stack first differ, the values by what has made them.
+    /// The steps at which the program counters, operands, and stack values first differ. The values are grouped by
+    /// their origin.
     pcs: Option<(usize, Step)>,
     operands: Option<(usize, Step)>,
     values: Values,
     /// The first frame whose end differs, the ends of both runs, and the number of steps until then.
     end: Option<FrameEnds>,
     destroys: bool,
-    /// The first precompile that is there in one run alone, or ends otherwise.
+    /// The first precompile that exists in only one run, or ends differently.
     precompile: Option<Address>,
 }
 
@@ -208,7 +209,7 @@ struct FrameEnds {
     steps: usize,
 }
 
-/// The first opcodes that give other values.
+/// The first opcodes that produce different values.
 #[derive(Default)]
 struct Values {
     /// An opcode that reads a field of the block.
@@ -269,7 +270,7 @@ impl Follower<'_> {
             (None, None, Some(ends)) if is_out_of_gas(ends.own) || is_out_of_gas(ends.under) => {
                 (StepKind::OutOfGas, place_before(ends.steps), (None, None))
             }
-            // The run by the other rules has ended, and the block's own goes on.
+            // The run by the other rules has ended, and the block's own continues.
             (None, None, Some(ends)) if ends.steps < own.steps.len() => {
                 let next = own.steps.get(ends.steps).map(|step| own.frames.place(step));
                 (StepKind::Pc, place_before(ends.steps), (next, None))
@@ -344,7 +345,7 @@ impl Follower<'_> {
         }
         let (is_one, is_other) = (under.is_precompile, own.is_precompile);
         let fails = own_end != end && !is_out_of_gas(end) && !is_out_of_gas(own_end);
-        // The precompile is there under one of the forks alone, or fails under one.
+        // The precompile exists under only one of the forks, or fails under one.
         if is_one != is_other || is_one && fails {
             self.precompile = self.precompile.or(Some(under.code));
             return;
@@ -361,7 +362,7 @@ impl Values {
     /// Notes that `op` has left another value, which `next` may use.
     fn note(&mut self, op: u8, next: u8) {
         match op {
-            // A JUMPDEST leaves nothing on the stack: what differs there is older.
+            // A JUMPDEST leaves nothing on the stack, so a difference there is older.
             opcode::JUMPDEST => {}
             // The gas of a call is left aside.
             opcode::GAS if is_call(next) => {}

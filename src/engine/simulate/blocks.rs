@@ -54,7 +54,7 @@ impl<F: FamilyEvm> Simulator<'_, F> {
         Ok(BlockEnd::Done)
     }
 
-    /// Runs a block, or what is left of it, up to `self.until`.
+    /// Runs the rest of a block up to `self.until`.
     fn block(&mut self, planned: &PlannedBlock<'_>) -> Result<BlockEnd, SimulationError> {
         self.overlay().meter.between_calls()?;
         // The snapshot knows the hashes of the blocks before the first simulated one.
@@ -64,7 +64,7 @@ impl<F: FamilyEvm> Simulator<'_, F> {
         let mut header = self.header(planned);
         let ran = self.run(planned, &header);
         let (mut ran, end) = ran.map_err(|error| {
-            // If the meter stopped the run, that is the reason, whatever the EVM's error says.
+            // If the meter stopped the run, it is the reason, and the EVM's error does not matter.
             self.overlay().meter.stopped().map_or(error, SimulationError::from)
         })?;
         if matches!(end, BlockEnd::Paused) {
@@ -99,7 +99,7 @@ impl<F: FamilyEvm> Simulator<'_, F> {
         Ok(end)
     }
 
-    /// Returns a block's header as it is before the calls run.
+    /// Returns a block's header before its calls run.
     fn header(&self, planned: &PlannedBlock<'_>) -> Header {
         let has_free_base_fee = !self.simulation.validation
             && self.rules.base_fee == BaseFeeRule::ZeroWhenFree
@@ -136,7 +136,7 @@ impl<F: FamilyEvm> Simulator<'_, F> {
         // The block's hash is needed where it is shown, and where a later block follows from it; the access list's accesses
         // are recorded with what the hash needs.
         let lists = is_whole && (outputs.intersects(Outputs::HEADER | Outputs::BLOCK_ACCESS_LIST) || !is_last);
-        // A simulation's calls have the gas that the block being built has left, and count theirs alone.
+        // A simulation's calls have the gas that is left in the block being built, and count only their own.
         let used_before = planned.continues.map_or_else(BlockGas::default, |open| open.gas);
         let (taken, used_before) = match planned.rules {
             CallRules::Bundle => (BlockGas::default(), used_before),

@@ -1,4 +1,4 @@
-//! The run of a block's calls: how each is filled in and executed, and what is kept of its result.
+//! The run of a block's calls: how each is filled in and executed, and which parts of its result are retained.
 
 use std::{cmp::Ordering, convert::Infallible};
 
@@ -64,7 +64,7 @@ pub(super) struct BlockCalls<'a, F: FamilyEvm> {
     pub planned: &'a PlannedBlock<'a>,
     /// The block as calls see it, if each may see other fees.
     pub block: Option<BlockEnv>,
-    /// Gas of the block for simulated calls, and what of it was used before them.
+    /// Gas of the block for simulated calls, and how much was used before them.
     pub available: GasLeft,
     pub used_before: BlockGas,
     /// The block's header before the calls.
@@ -88,7 +88,7 @@ pub(super) struct BlockRun {
     pub listing: Option<TransactionList>,
     pub diff: Option<DiffRecord>,
     pub assets: Option<AssetRecord>,
-    /// The fee recipient's balance before the calls, if the producer's income is asked for.
+    /// The fee recipient's balance before the calls, if the producer's income is requested.
     pub producer_had: Option<U256>,
     pub coinbase: Option<CoinbaseIncome>,
 }
@@ -112,7 +112,7 @@ struct ExecutedCall {
     result: ExecutionResult,
     trace: Option<Trace>,
     access_list: Option<AccessList>,
-    /// The accounts that the call destroyed, if assets are asked for.
+    /// The accounts that the call destroyed, if assets are requested.
     destroyed: Vec<DestroyedAccount>,
     listed: Option<ListedTx>,
     /// The price of gas that the producer gets, wei.
@@ -260,7 +260,7 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
         }
     }
 
-    /// Returns the gas limit of a call that asks for `asked`, and records what of the block this depends on.
+    /// Returns the gas limit of a call that requests `asked`, and records on which fields of the block it depends.
     fn gas(
         &self,
         asked: Option<u64>,
@@ -274,7 +274,7 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
         let gas = asked_gas.min(gas_left);
         let fits = self.available.check(used, asked_gas);
         let is_bound = fits.is_ok() && (asked.is_some() || gas < remaining);
-        // With another gas limit, the bound would be another, too. A bound is recorded in one dimension alone.
+        // With another gas limit, the bound would differ, too. A bound is recorded in one dimension only.
         let sets_limit = self.planned.block.block.gas_limit.is_some();
         match (self.planned.continues.is_some(), is_bound && !sets_limit && !self.available.has_two_dimensions()) {
             (true, true) => {
@@ -287,8 +287,8 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
         Ok(gas)
     }
 
-    /// Checks that the chain has blobs and the block has room for those of a transaction (EIP-4844), after those of the
-    /// calls before.
+    /// Checks that the chain has blobs, and that the block has room for the transaction's blobs (EIP-4844) after the
+    /// previous calls.
     fn check_blobs(&self, tx: &TxEnvelope, used: u64, overlay: &mut Overlay) -> Result<(), String> {
         check_blob_type(tx, self.planned.spec)?;
         if tx.blob_gas_used().is_none_or(|needs| needs == 0) {
@@ -300,7 +300,7 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
         check_blob_gas(tx, before.saturating_add(used), most)
     }
 
-    /// Records the prices that decide what a call pays.
+    /// Records the prices that decide the call's payment.
     fn note_fees(&self, pays: bool, has_blobs: bool, overlay: &mut Overlay) {
         if pays {
             overlay.note_block(BlockReads::BASE_FEE);
@@ -310,7 +310,8 @@ impl<F: FamilyEvm> BlockCalls<'_, F> {
         }
     }
 
-    /// Executes a call, whose fees may be waived, and keeps its changes. What the transaction of the call tells is not filled in.
+    /// Executes a call, whose fees may be waived, and keeps its changes. Leaves the fields that derive from its
+    /// transaction empty.
     fn execute(
         &self,
         (tx, waived): (F::Tx, Option<F::Chain>),
@@ -368,7 +369,7 @@ fn tip(tx: &impl Transaction, base_fee: u64) -> u128 {
 }
 
 impl BlockRun {
-    /// Creates the record of a block of `calls` calls. `lists` tells whether the block's hash is needed.
+    /// Creates the record of a block of `calls` calls. `lists` is whether the block's hash is needed.
     pub fn new(calls: usize, outputs: Outputs, lists: bool) -> Self {
         Self {
             calls: Vec::with_capacity(calls),
@@ -394,7 +395,7 @@ impl BlockRun {
         calls + listing + diff + self.assets.as_ref().map_or(0, AssetRecord::size)
     }
 
-    /// Adds a call's gas, logs and receipt to the block, and returns the call's result. `marks` are those of its logs.
+    /// Adds a call's gas, logs and receipt to the block, and returns the call's result. `marks` belong to its logs.
     ///
     /// # Errors
     ///
@@ -441,7 +442,7 @@ impl BlockRun {
         }
         if let Some(assets) = &mut self.assets {
             assets.transfers(&transfers, &destroyed);
-            // The protocol's logs look like those of a token.
+            // The protocol's logs look like a token's.
             let of_contracts = logs.iter().zip(marks).filter(|(_, mark)| mark.origin == LogOrigin::Contract);
             of_contracts.for_each(|(log, _)| assets.log(log, block.planned.spec.wrapper()));
         }

@@ -1,4 +1,4 @@
-//! The block that a simulation runs in, to compare it with that of another snapshot.
+//! The block that a simulation runs in, for comparison with another snapshot's block.
 
 use alloy_consensus::Header;
 use alloy_eips::eip7840::BlobParams;
@@ -15,23 +15,23 @@ use crate::{
     state::BlockReads,
 };
 
-/// The block in which the first calls of a simulation run on a snapshot, if the request overrides nothing of it.
+/// The block in which the first calls of a simulation run on a snapshot, if the request overrides none of its fields.
 ///
-/// On two snapshots whose block contexts and states have the same values where a run has read them, the run gives the
-/// same result.
+/// A run gives the same result on two snapshots if their block contexts and states agree in all values that it has
+/// read.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BlockContext {
     /// The header before any call, with the base fee of the chain.
     header: Header,
-    /// The price of blob gas. `None` where there are no blobs.
+    /// The price of blob gas. `None` if the chain has no blobs.
     blob_base_fee: Option<u128>,
     /// The gas that the block has left.
     gas_left: GasLeft,
     /// The blob gas that the block has used.
     blob_gas_used: u64,
-    /// The hash of the newest sealed block, from which those of its ancestors follow.
+    /// The hash of the newest sealed block, which decides the hashes of its ancestors.
     head: B256,
-    /// The milliseconds that the block adds to its timestamp, if the chain's blocks tell them.
+    /// The milliseconds that the block adds to its timestamp, if the chain's blocks have them.
     millis: Option<u64>,
     /// The fork, the rules of blobs, and whether the block continues the one being built. Where these differ, a run may read anything else.
     rules: (Fork, Option<BlobParams>, bool),
@@ -40,7 +40,7 @@ pub struct BlockContext {
 /// The difference between two block contexts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ContextChange {
-    /// Whether the rules differ, so that nothing can be said.
+    /// Whether the rules differ, so that everything may differ.
     pub everything: bool,
     /// The fields that differ.
     pub fields: BlockReads,
@@ -48,8 +48,8 @@ pub struct ContextChange {
     pub hashes: bool,
     /// The gas that the later block has left.
     pub gas_left: u64,
-    /// The two fee recipients, if they differ. A fee recipient is warm (EIP-3651), so whoever accesses either of them
-    /// uses other gas.
+    /// The two fee recipients, if they differ. A fee recipient is warm (EIP-3651), so a run that accesses either of
+    /// them uses different gas.
     pub recipients: Option<[Address; 2]>,
 }
 

@@ -1,4 +1,4 @@
-//! A simulated block as a chain would have it: its header with roots and hash, and its transactions.
+//! A simulated block in a chain's form: its header with roots and hash, and its transactions.
 
 use alloy_consensus::{Header, TxType};
 use alloy_eips::eip7685::{EMPTY_REQUESTS_HASH, Requests};
@@ -24,8 +24,8 @@ use crate::{
 const HEADER_BYTES: usize = 1 << 10;
 
 impl<F: FamilyEvm> Simulator<'_, F> {
-    /// Completes the header of a block that ran, but for the access list's hash, and returns the block as a chain would have it. The next block builds
-    /// on it.
+    /// Completes the header of a block that ran, except for the access list's hash, and returns the block in a chain's
+    /// form. The next block builds on it.
     pub(super) fn listed(
         &mut self,
         planned: &PlannedBlock<'_>,
@@ -83,8 +83,8 @@ impl<F: FamilyEvm> Simulator<'_, F> {
     }
 }
 
-/// Returns the header of a block with the gas that `open`, which the block continues, has used before. The fees of the
-/// next block follow from all of it.
+/// Returns the header of a block including the gas that `open`, which the block continues, has used before. The fees
+/// of the next block follow from the total.
 fn with_gas_of(open: &OpenBlock, header: &Header, gas: BlockGas) -> Header {
     let used = open.gas.plus(gas).used();
     Header {

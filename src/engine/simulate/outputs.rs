@@ -1,5 +1,5 @@
-//! The outputs of a simulation besides those of `eth_simulateV1`: changes of the state and of assets, and the producer's
-//! income.
+//! The outputs of a simulation in addition to the ones of `eth_simulateV1`: changes of the state and of assets, and
+//! the producer's income.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use revm::state::{AccountInfo, EvmState};
 
 use crate::{engine::transfers::Transfer, state::Overlay};
 
-/// The events by which tokens tell of transfers (ERC-20, ERC-721, ERC-1155, and WETH9).
+/// The events by which tokens report transfers (ERC-20, ERC-721, ERC-1155, and WETH9).
 mod events {
     /// ERC-20 and ERC-721 have one event, with the value or with the indexed id.
     pub(super) mod erc20 {
@@ -86,7 +86,8 @@ impl DiffRecord {
         self.0.values().map(AccountDiff::size).sum()
     }
 
-    /// Returns the accounts that changed, by address. `gets_fees` tells which get the block's fees.
+    /// Returns the accounts that changed, by address. `gets_fees` returns whether an account receives the block's
+    /// fees.
     pub(super) fn finish(self, gets_fees: impl Fn(&Address) -> bool) -> BTreeMap<Address, AccountDiff> {
         let changed = self.0.into_iter().filter_map(|(address, mut diff)| {
             diff.gets_fees = gets_fees(&address);
@@ -143,7 +144,8 @@ impl NetChange {
 
 /// The assets that the calls of a block moved, by account.
 ///
-/// Tokens are as true as their logs. Ether is what calls transferred, without fees.
+/// Token changes are derived from logs, and are only as reliable as these. Ether changes are the calls' transfers,
+/// without fees.
 #[derive(Clone, Debug, Default)]
 pub(super) struct AssetRecord {
     accounts: BTreeMap<Address, BTreeMap<Asset, NetChange>>,
@@ -189,8 +191,8 @@ impl AssetRecord {
         }
     }
 
-    /// Adds what a contract's log says. `wrapper` is the chain's contract that wraps ether, like WETH9: its deposits
-    /// and withdrawals are no transfers. If it is not known, those of all contracts wait for
+    /// Adds a contract's log. `wrapper` is the chain's contract that wraps ether, like WETH9: its deposits and
+    /// withdrawals are not transfers. If it is unknown, all contracts' deposits and withdrawals wait for
     /// [`add_wrapped`](Self::add_wrapped).
     pub(super) fn log(&mut self, log: &Log, wrapper: Option<Address>) {
         let token = log.address;
@@ -227,7 +229,8 @@ impl AssetRecord {
         }
     }
 
-    /// Adds the deposits and withdrawals so far of the contracts that `wraps` says wrap ether, and drops those of others.
+    /// Adds the deposits and withdrawals so far of the contracts that wrap ether according to `wraps`, and drops the
+    /// others.
     pub(super) fn add_wrapped(&mut self, mut wraps: impl FnMut(Address) -> bool) {
         let wrapped = std::mem::take(&mut self.wrapped);
         for (token, accounts) in wrapped.into_iter().filter(|(token, _)| wraps(*token)) {
@@ -239,7 +242,7 @@ impl AssetRecord {
         }
     }
 
-    /// Adds a transfer of tokens. The zero address stands for their creation and destruction.
+    /// Adds a transfer of tokens. Transfers from or to the zero address create or destroy tokens.
     fn moved_tokens(&mut self, asset: Asset, from: Address, to: Address, value: U256) {
         if !from.is_zero() {
             self.change(from, asset).send(value);
@@ -280,7 +283,7 @@ impl AssetRecord {
     }
 }
 
-/// A contract's description of its token. `None` where it says nothing that can be read.
+/// A contract's description of its token. A field is `None` if the contract returns nothing readable.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TokenInfo {
     /// The token's symbol: UTF-8 of at most [`TokenInfo::MAX_LENGTH`] bytes.
@@ -295,7 +298,7 @@ impl TokenInfo {
     /// The gas that each question to a token may use.
     pub const GAS: u64 = 100_000;
 
-    /// Reads a name or a symbol: a string or, as early tokens have it, 32 bytes that end in zeros.
+    /// Reads a name or a symbol: a string or, in early tokens, 32 bytes that end in zeros.
     pub(super) fn text_of(data: &[u8]) -> Option<String> {
         use alloy_sol_types::{SolType, sol_data};
         let text = match data {

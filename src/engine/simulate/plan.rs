@@ -20,7 +20,7 @@ pub(in crate::engine) struct PlannedBlock<'a> {
     pub number: u64,
     /// Unix time, in seconds.
     pub time: u64,
-    /// The milliseconds beyond it, if the chain's blocks tell them.
+    /// The milliseconds beyond it, if the chain's blocks have them.
     pub millis: Option<u64>,
     /// The block's index in the request. `None` if it fills a gap.
     pub asked: Option<usize>,
@@ -34,7 +34,7 @@ pub(in crate::engine) struct PlannedBlock<'a> {
 
 /// The header of a planned block before its calls run.
 pub(in crate::engine) enum PlannedHeader {
-    /// This header, whatever the parent is.
+    /// A given header, regardless of the parent.
     Given(Box<Header>),
     /// The header that follows from the parent, with these fields from the previous block and the overrides.
     Next { attributes: Attributes, difficulty: U256 },
@@ -47,13 +47,13 @@ pub(in crate::engine) enum CallRules<'a> {
     Simulation,
     /// The rules of `eth_callBundle`: gas is checked before blobs, and the EVM checks fees before nonces.
     Bundle,
-    /// The rules of Erigon's `eth_callMany`. The calls run in a block that neither begins nor ends, whose gas does not bound
-    /// them, under the state overrides of the first block.
+    /// The rules of Erigon's `eth_callMany`. The calls run in a block that neither begins nor ends, and whose gas is
+    /// no bound, under the state overrides of the first block.
     Many(&'a StateOverrides),
 }
 
 impl PlannedBlock<'_> {
-    /// Returns the name of the fork whose rules the block has.
+    /// Returns the name of the fork whose rules apply to the block.
     pub(super) fn fork_name(&self) -> &'static str {
         self.spec.fork_name(&Header { number: self.number, timestamp: self.time, ..Header::default() })
     }

@@ -17,7 +17,7 @@ use crate::{
     state::SavedOverlay,
 };
 
-/// A point in the run of a simulation, at which a beginning of it ends.
+/// The point in the run of a simulation at which a beginning ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RunPoint {
     /// The block, by its index in the request.
@@ -52,8 +52,8 @@ pub(in crate::engine) struct RunProgress {
     pub(super) blocks: Vec<SimulatedBlock>,
     /// The calls of the current block so far, if it has begun.
     pub(super) run: Option<BlockRun>,
-    /// The header of the simulated block before the current one, with the gas of the block being built too if that block
-    /// continues it. The hash is that of the block with the simulated calls alone.
+    /// The header of the simulated block before the current one. If that block continues the block being built, it
+    /// includes its gas. The hash covers the simulated calls only.
     pub(super) parent: Option<Sealed<Header>>,
     pub(super) gas_left: u64,
     pub(super) reads: RunReads,
@@ -74,7 +74,7 @@ impl RunProgress {
         Self { gas_left: rules.gas_cap, traces: TraceBudget::new(rules.max_trace), ..Self::default() }
     }
 
-    /// Returns the results of a run that has come to its end.
+    /// Returns the results of a complete run.
     pub(in crate::engine) fn end(self, rules: &SimulationRules, simulation: &Simulation) -> Simulated {
         Simulated {
             blocks: self.blocks,

@@ -1,5 +1,5 @@
-//! Questions to contracts beside a simulation's calls: tokens' symbols and decimals, and the objective. They neither
-//! change anything nor warm it.
+//! Questions to contracts in addition to a simulation's calls: tokens' symbols and decimals, and the objective. They
+//! change and warm nothing.
 
 use alloy_evm::Evm;
 use alloy_primitives::{Address, Bytes, TxKind, U256};
@@ -28,7 +28,7 @@ sol! {
 
 /// The name of the contract that wraps ether on most chains.
 const WRAPPED_ETHER: &str = "Wrapped Ether";
-/// Gas that a token may use to tell a balance.
+/// Gas that a token may use to return a balance.
 const BALANCE_GAS: u64 = 1_000_000;
 
 impl BlockRun {
@@ -69,11 +69,11 @@ fn ask<F: FamilyEvm>(token: Address, gas_limit: u64, question: Vec<u8>, evm: &mu
     evm.ask(call).ok().filter(ExecutionResult::is_success)?.into_output()
 }
 
-/// Returns what is measured now.
+/// Returns the current value of the objective.
 ///
 /// # Errors
 ///
-/// Returns [`SimulationError::Params`] if a token does not tell a balance.
+/// Returns [`SimulationError::Params`] if a token does not return a balance.
 pub(super) fn measure<F: FamilyEvm>(objective: Objective, evm: &mut RunEvm<'_, F>) -> Result<U256, SimulationError> {
     match objective {
         Objective::Ether(account) => {

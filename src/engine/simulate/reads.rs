@@ -1,4 +1,4 @@
-//! Reads of a simulation besides those of its calls: by its plan, by the headers of its blocks, and by its outputs.
+//! Reads of a simulation besides its calls' reads: by its plan, by the headers of its blocks, and by its outputs.
 
 use alloy_eips::{
     eip2935::HISTORY_STORAGE_ADDRESS, eip4788::BEACON_ROOTS_ADDRESS, eip7002::WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS,
@@ -21,7 +21,7 @@ const BEFORE_CALLS: [Address; 3] = [HISTORY_STORAGE_ADDRESS, BEACON_ROOTS_ADDRES
 /// The contracts that system calls run after the calls of a block, if another block follows.
 const AFTER_CALLS: [Address; 2] = [WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS, CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS];
 
-/// Records what the plan of a simulation reads, besides what its calls do. `plan` is `None` if it is refused.
+/// Records the reads of a simulation's plan, without its calls' reads. `plan` is `None` if it is refused.
 pub(super) fn note_plan(
     spec: &ChainSpec,
     simulation: &Simulation,
@@ -38,7 +38,7 @@ pub(super) fn note_plan(
         overlay.note_block(BlockReads::NUMBER | BlockReads::TIMESTAMP);
     }
     for block in &simulation.blocks {
-        // A block that is set must come after the snapshot's, and the gap between the two is filled.
+        // A block with a given number must follow the snapshot's block, and the gap between the two is filled.
         if block.block.number.is_some() {
             overlay.note_block(BlockReads::NUMBER);
         }
@@ -62,8 +62,8 @@ pub(super) struct RunReads {
 }
 
 impl RunReads {
-    /// Records what the run of a block has read besides what its calls did: converts the fields of the block to those of
-    /// the first block from which they follow. If the block has `ended`, also records what its outputs show.
+    /// Records the reads of a block's run, without its calls' reads: converts the fields of the block to the fields of
+    /// the first block from which they follow. If the block has `ended`, also records the reads that its outputs show.
     pub fn note_block<F: FamilyEvm>(
         &mut self,
         planned: &PlannedBlock<'_>,
@@ -102,8 +102,8 @@ impl RunReads {
                 read |= BlockReads::HEADER;
             }
         }
-        // Writes that are not recorded have changed these contracts: before the calls the parent's hash and the block's
-        // time, and after the calls what follows from requests.
+        // Unrecorded writes have changed these contracts: the parent's hash and the block's time before the calls, and
+        // the effects of requests after the calls.
         let has_accessed = |contract: &Address| overlay.has_accessed(contract);
         if self.begun && BEFORE_CALLS.iter().any(has_accessed) {
             read = BlockReads::all();

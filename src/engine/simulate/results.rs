@@ -19,7 +19,7 @@ use crate::engine::{
 /// The results of a simulation.
 #[derive(Clone, Debug, Default)]
 pub struct Simulated {
-    /// The blocks, in order, as far as they ran.
+    /// The blocks that ran, in order.
     pub blocks: Vec<SimulatedBlock>,
     /// The call that did not end as the bundle requires, and with which the run ended.
     pub dropped: Option<CallIndex>,
@@ -36,7 +36,7 @@ pub struct Simulated {
 pub struct SimulatedBlock {
     /// Whether the request did not ask for the block, which fills a gap between block numbers.
     pub filler: bool,
-    /// The name of the fork whose rules it has.
+    /// The name of the fork whose rules apply to it.
     pub fork: &'static str,
     /// The base fee, wei. Zero before London.
     pub base_fee: u64,
@@ -46,7 +46,7 @@ pub struct SimulatedBlock {
     pub fees: U256,
     /// The results of the calls, in order.
     pub calls: Vec<CallResult>,
-    /// The block as a chain would have it ([`Outputs::HEADER`](crate::engine::Outputs::HEADER)).
+    /// The block in a chain's form ([`Outputs::HEADER`](crate::engine::Outputs::HEADER)).
     pub listing: Option<BlockListing>,
     /// The access list ([`Outputs::BLOCK_ACCESS_LIST`](crate::engine::Outputs::BLOCK_ACCESS_LIST)). `None` before Amsterdam.
     pub access_list: Option<BlockAccessList>,
@@ -58,14 +58,14 @@ pub struct SimulatedBlock {
     pub coinbase: Option<CoinbaseIncome>,
 }
 
-/// A simulated block as a chain would have it.
+/// A simulated block in a chain's form.
 #[derive(Clone, Debug)]
 pub struct BlockListing {
     /// The header. Its state root is zero if none was computed.
     pub header: Sealed<Header>,
     /// The calls as transactions, in order.
     pub transactions: Vec<SimulatedTx>,
-    /// The time of the block in milliseconds, where the chain's blocks tell it.
+    /// The time of the block in milliseconds, if the chain's blocks have it.
     pub timestamp_ms: Option<u64>,
     /// Withdrawals (EIP-4895). `None` before Shanghai.
     pub withdrawals: Option<Withdrawals>,
@@ -101,7 +101,7 @@ pub struct CallResult {
     /// call failed.
     pub transfers: Vec<Transfer>,
     /// The accounts and slots that the call accessed ([`Outputs::ACCESS_LIST`](crate::engine::Outputs::ACCESS_LIST)),
-    /// without those that are always warm.
+    /// without the ones that are always warm.
     pub access_list: Option<AccessList>,
     /// The frames of the call ([`Outputs::TRACE`](crate::engine::Outputs::TRACE)).
     pub trace: Option<Arc<Trace>>,

@@ -20,7 +20,7 @@ use crate::{
 /// Blocks of calls to run one after the other.
 pub(in crate::engine) struct BlocksToRun<'a> {
     pub plan: Vec<PlannedBlock<'a>>,
-    /// The flags of the request. Its own blocks are those of the plan, or none.
+    /// The flags of the request. Its blocks are the plan's, or it has none.
     pub simulation: &'a Simulation,
     /// The tracers of the calls, in order. The last one serves all further calls. Empty if no call is traced.
     pub tracers: &'a [Tracer],
@@ -36,7 +36,7 @@ pub(super) struct Simulator<'a, F: FamilyEvm> {
     /// The EVM over the overlay. It serves one block after the other.
     pub evm: RunEvm<'a, F>,
     pub simulation: &'a Simulation,
-    /// The tracers of the calls to come, as in [`BlocksToRun`].
+    /// The tracers of the remaining calls, as in [`BlocksToRun`].
     pub tracers: &'a [Tracer],
     pub state: RunProgress,
     /// The point up to which the blocks run. `None` runs all.
@@ -53,14 +53,14 @@ pub(super) struct Simulator<'a, F: FamilyEvm> {
 pub(super) enum BlockEnd {
     /// The block is complete.
     Done,
-    /// The run has come to the point up to which it was asked for.
+    /// The run has reached the requested end point.
     Paused,
     /// A call did not end as the bundle requires.
     Broken,
 }
 
 impl<F: FamilyEvm> Simulator<'_, F> {
-    /// Returns the state after what has run, as far as it differs from the snapshot's.
+    /// Returns the current state, as differences from the snapshot's.
     pub(super) fn overlay(&mut self) -> &mut Overlay {
         self.evm.db_mut()
     }

@@ -25,8 +25,8 @@ use crate::{
     },
 };
 
-/// Runs signed transactions in the block that they are meant for: at pending after those of the block being built. One that the block
-/// cannot have refuses them all.
+/// Runs signed transactions in the block that they are meant for: at pending, after the transactions of the block
+/// being built. If the block cannot include one of them, all are refused.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(expecting = "1 parameter: the bundle")]
 pub struct CallBundle {
@@ -49,7 +49,7 @@ struct BundleParam {
     gas_limit: Option<Number<u64>>,
     difficulty: Option<Number<U256>>,
     base_fee: Option<Number<u64>>,
-    /// Milliseconds; 0 for as many as the node gives.
+    /// Milliseconds; 0 selects the node's default.
     timeout: Option<Number<u64>>,
     /// The number of transactions of the state's block that run first; -1 for all of them.
     transaction_index: Option<IndexParam>,

@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use super::Example;
 use crate::{objects, rpc::protocol::dialect::Dialect};
 
-/// The mark of a parameter that the dialect of `/` requires and that of execution-apis does not.
+/// The mark of a parameter that the dialect of `/` requires and the one of execution-apis does not.
 const NEEDED: &str = "x-needed";
 
 /// This document.
@@ -136,7 +136,7 @@ fn fields<T: DeserializeOwned>() -> &'static [&'static str] {
     }
 
     let mut fields: &[&str] = &[];
-    // The error ends the look, whose outcome is in `fields`.
+    // The error ends the visit. Its outcome is in `fields`.
     let _ = T::deserialize(Fields(&mut fields));
     fields
 }

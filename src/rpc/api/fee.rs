@@ -72,7 +72,7 @@ pub struct GetFeeHistory {
 }
 
 shapes! {
-    /// The fees of a range of blocks. The fees have one more entry than there are blocks: that of the next block.
+    /// The fees of a range of blocks. The fees have one more entry than there are blocks, for the next block.
     pub FeeHistory: (&ChainSpec, u64, Option<Vec<Vec<u128>>>, &[KnownBlock]) => |(spec, first, rewards, blocks)| let {
         let headers = || blocks.iter().map(|block| block.header().inner());
         // The next block's fees follow from the last block.
@@ -97,7 +97,7 @@ shapes! {
 }
 
 impl GetFeeHistory {
-    /// Returns the percentiles of the tips that are asked for. As in geth, an empty list asks for none.
+    /// Returns the requested percentiles of the tips. As in geth, an empty list requests none.
     fn percentiles(&self) -> Result<Option<&[f64]>> {
         let list = self.percentiles.as_deref().unwrap_or_default();
         if list.len() > MAX_PERCENTILES {

@@ -1,11 +1,11 @@
-//! The methods, a file or a folder a feature.
+//! The methods, one file or folder per feature.
 //!
-//! A method is a type. Its fields are the parameters, in the order that they have on the wire; [`Method::run`] is its handler,
-//! and [`Method::Answer`] the shape of its result. The document of `rpc.discover` is made of their comments and types. The
-//! table of methods has a row for each.
+//! A method is a type. Its fields are the parameters, in their order on the wire; [`Method::run`] is its handler, and
+//! [`Method::Answer`] the shape of its result. Their comments and types form the document of `rpc.discover`. The table
+//! of methods has a row for each.
 
-/// Defines methods whose result is a value: the words by which an error counts their parameters, the parameters and an example of
-/// them, the type of the result and an example of it, and the handler.
+/// Defines methods whose result is a value: the text by which an error counts their parameters, the parameters with an
+/// example, the type of the result with an example, and the handler.
 macro_rules! queries {
     ($($(#[$doc:meta])* $name:ident = $expecting:literal, { $($params:tt)* }, $given:expr => $answer:ty = $answered:expr,
         |$query:pat_param, $backend:pat_param, $run:pat_param| $result:expr;)*) => {$(
@@ -79,15 +79,15 @@ pub trait Method: DeserializeOwned + JsonSchema {
     /// A request and its answer, for the document.
     const EXAMPLE: Example;
 
-    /// Runs the method, and writes the JSON of its result to `run.out`. Returns whether the result is what was asked for.
+    /// Runs the method, and writes the JSON of its result to `run.out`. Returns whether the result was found.
     ///
     /// # Errors
     ///
-    /// Returns -32602 with the path of a parameter that the method cannot have, or the error of the run.
+    /// Returns -32602 with the path of a parameter that the method cannot accept, or the error of the run.
     fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup>;
 }
 
-/// A method that is one run on a snapshot, whose result is a value, and what was asked for.
+/// A method that is one run on a snapshot. Its result is a value, and whether it was found.
 pub trait Query: DeserializeOwned + JsonSchema {
     /// The result.
     type Answer: Serialize + JsonSchema;
@@ -113,12 +113,12 @@ impl<Q: Query> Method for Q {
     }
 }
 
-/// A method of several runs, or of none: what it does beside them may wait.
+/// A method of several runs, or of none. Its other work may wait.
 ///
 /// Its comment is its summary in the document. It deserializes from an array of its fields, which it does itself, because long
 /// parameters are parsed on a worker.
 pub trait Serve: DeserializeOwned + JsonSchema {
-    /// The part of the node that the method uses beside the runner; `()` for none.
+    /// The part of the node that the method uses in addition to the runner; `()` for none.
     type Part: Sync + 'static;
     /// The shape of the result.
     type Answer: JsonSchema;

@@ -38,7 +38,7 @@ without_params! {
     /// Always zero: presim follows a feed, and no peers.
     PeerCount -> Quantity<u64> = r#""0x0""#, |_, _| Quantity(0);
 
-    /// Always false: what is published is complete.
+    /// Always false: the published state is complete.
     Syncing -> bool = "false", |_, _| false;
 
     /// The receiver of the fees of the block being built, or of the newest block where none is built.
@@ -49,7 +49,8 @@ without_params! {
     /// Always empty: presim publishes no block that breaks the rules.
     GetBadBlocks -> Vec<BadBlock> = "[]", |_, _| Vec::new();
 
-    /// Name and version of this software. With --testing, anvil's name comes before, because test libraries ask for it.
+    /// Name and version of this software. With --testing, anvil's name precedes it, because test libraries look for
+    /// it.
     ClientVersion -> &'static str = r#""presim/v0.1.0""#, |backend, _| backend.client_version;
 
     /// The forks: current, next and last (EIP-7910).
@@ -93,7 +94,8 @@ without_params! {
         }
     };
 
-    /// The last hundred differences between what was pre-confirmed and its producer's word or the canonical block, newest first.
+    /// The last hundred differences between pre-confirmed results and the producer's figures or the canonical block,
+    /// newest first.
     GetDivergences -> Vec<ShownDivergence> = "[]", |backend, _| {
         backend.divergences.newest_first().into_iter().map(ShownDivergence::from).collect()
     };
@@ -220,14 +222,14 @@ pub struct NewestSnapshot {
     /// The number of sub-blocks that wait, while the feed lags.
     #[serde(skip_serializing_if = "Option::is_none")]
     lag_sub_blocks: Option<u32>,
-    /// The part of the block so far that was compared with its producer's word.
+    /// The part of the block so far that was compared with its producer's figures.
     #[schemars(extend("enum" = ["full", "list", "partial", "none"]))]
     verified: &'static str,
-    /// The name of the fork whose rules the block has.
+    /// The name of the fork whose rules apply to the block.
     fork: &'static str,
 }
 
-/// A difference between what was pre-confirmed and its producer's word or the canonical block.
+/// A difference between pre-confirmed results and the producer's figures or the canonical block.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct ShownDivergence {
     /// Milliseconds since 1970.

@@ -32,7 +32,7 @@ type InState = fn(&SenderContent) -> &Transactions;
 /// The states of a transaction in the pool, and the transactions of a sender in them.
 const STATES: [(&str, InState); 2] = [("pending", |sender| &sender.pending), ("queued", |sender| &sender.queued)];
 
-/// The content of the pool by its state: transactions that can be mined now, and those behind a nonce gap.
+/// The content of the pool by its state: transactions that can be mined now, and transactions behind a nonce gap.
 #[derive(Serialize, JsonSchema)]
 #[schemars(inline)]
 pub struct ByState<T> {
@@ -41,14 +41,14 @@ pub struct ByState<T> {
 }
 
 without_params! {
-    /// The numbers of transactions in the pool that can be mined now, and of those behind a nonce gap.
+    /// The number of transactions in the pool that can be mined now, and the number behind a nonce gap.
     Status -> ByState<Quantity<usize>> = r#"{"pending": "0x3", "queued": "0x0"}"#, |backend, _| {
         let PoolStatus { pending, queued } = backend.pool.status();
         ByState { pending: Quantity(pending), queued: Quantity(queued) }
     };
 }
 
-/// The transactions in the pool by state, sender and nonce. Those behind a nonce gap are queued.
+/// The transactions in the pool by state, sender and nonce. A transaction behind a nonce gap is queued.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(expecting = "no parameters")]
 pub struct Content {}

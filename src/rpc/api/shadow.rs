@@ -1,5 +1,5 @@
-//! `presim_shadow`: a block as it is, and as it would be under another fork. Nodes that commands start have it, so that a serving node's
-//! processors are its own.
+//! `presim_shadow`: a block as it is, and as it would be under another fork. Only nodes started by commands have it,
+//! so that a serving node keeps its processors for itself.
 
 use alloy_primitives::Address;
 use revm::primitives::hardfork::SpecId;
@@ -25,7 +25,8 @@ use crate::{
 };
 use alloy_consensus::{Transaction, TxReceipt};
 
-/// Runs each transaction of a block by the rules of its block and by those of another fork, on the same state, and returns those that differ.
+/// Runs each transaction of a block by the rules of its block and by another fork's rules, on the same state, and
+/// returns the transactions that differ.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(expecting = "2 parameters: block, options")]
 pub struct Shadow {
@@ -61,7 +62,7 @@ pub struct ShadowedBlock {
     gas_used_under: Quantity<u64>,
     /// The transactions that differ.
     differences: Vec<ShadowDifference>,
-    /// The gas of every transaction, if it is asked for.
+    /// The gas of every transaction, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     gas: Option<Vec<ShadowedGas>>,
 }
@@ -106,8 +107,8 @@ struct ShadowDifference {
     succeeds_with: MoreGas,
 }
 
-/// Whether a transaction would succeed under the other fork with a multiple of its gas limit, whatever the cap on a transaction's gas and
-/// its sender's funds.
+/// Whether a transaction would succeed under the other fork with a multiple of its gas limit, ignoring the cap on a
+/// transaction's gas and its sender's funds.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct MoreGas {

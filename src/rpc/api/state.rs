@@ -132,7 +132,7 @@ impl Method for GetStorageAt {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(expecting = "1 or 2 parameters: storage slots by address, block")]
 pub struct GetStorageValues {
-    /// Arrays of slots by address: 1,024 slots at the most.
+    /// Arrays of slots by address: at most 1,024 slots.
     slots: BTreeMap<AddressKey, Vec<Word>>,
     #[serde(default)]
     block: Option<SelectorParam>,
@@ -167,7 +167,7 @@ impl Method for GetStorageValues {
 pub struct GetProof {
     /// The account to prove.
     address: Fixed<20>,
-    /// The account's storage slots to prove: 1,024 at the most.
+    /// The account's storage slots to prove: at most 1,024.
     #[schemars(length(max = 1024))]
     slots: Vec<SlotKey>,
     #[serde(default)]
@@ -243,7 +243,7 @@ pub async fn forward_proof(remote: &UpstreamGateway, request: &Request, out: &mu
     let published = &request.published;
     let at = match (published.select(select(wanted.block)), published.forked_at()) {
         (Ok(snapshot), fork) => {
-            // A fork's first state has accounts that were set here, of which its block knows nothing.
+            // A fork's first state has accounts that were set here, and that its block does not contain.
             let is_theirs = |view: &&RemoteView| match fork {
                 Some(_) => snapshot.open.is_none() && snapshot.head_hash() == view.hash(),
                 None => snapshot.world.is_unchanged_remote(),

@@ -34,11 +34,11 @@ use crate::{
     telemetry::{Metrics, Sample},
 };
 
-/// The time within which no second reading is made, however many clients ask.
+/// The minimum time between two readings, regardless of the number of clients.
 const READING_INTERVAL: Duration = Duration::from_millis(500);
 /// The time to which rates and percentiles refer, if clients ask that often.
 const WINDOW: Duration = Duration::from_secs(10);
-/// The most standing bundles that are listed.
+/// The maximum number of standing bundles listed.
 const STANDING_SHOWN: usize = 20;
 
 /// The load of the node in the last seconds, by method and lane, its memory, the state of the feed, and the client's standing bundles
@@ -221,7 +221,7 @@ impl Serve for GetStatus {
             .collect();
         methods.sort_by(|one, other| other.per_second.total_cmp(&one.per_second).then(other.total.cmp(&one.total)));
         let (watches, client) = (board.watches.clone(), request.caller.client.clone());
-        // A client may let thousands stand, and no connection waits for their order.
+        // A client may have thousands of standing bundles, and no connection may wait until they are sorted.
         let standing = spawn_blocking(move || watches.best(client.name(), STANDING_SHOWN)).await;
         let (count, best) = standing.map_err(|error| RpcError::internal(&error.to_string()))?;
         let cpu = newest.cpu_seconds.zip(first.cpu_seconds).map(|(now, then)| now - then);
@@ -268,12 +268,13 @@ impl StatusBoard {
         Self { metrics: metrics.clone(), watches, began: Instant::now(), contracts, readings: Mutex::default() }
     }
 
-    /// Returns the newest reading and the one that the window begins with. Reads the metrics if that is due.
+    /// Returns the newest reading, and the first one of the window. Takes a new reading if one is due.
     async fn read(&self) -> (Arc<LoadReading>, Arc<LoadReading>) {
         let mut readings = self.readings.lock().await;
         if readings.back().is_none_or(|newest| newest.at.elapsed() >= READING_INTERVAL) {
             let metrics = self.metrics.clone();
-            // The files of the process take some hundreds of microseconds, for which no connection waits.
+            // Reading the files of the process takes some hundreds of microseconds, and no connection should wait for
+            // that.
             let reading = spawn_blocking(move || Arc::new(LoadReading::of(&metrics))).await;
             readings.extend(reading);
         }
@@ -325,7 +326,7 @@ impl LoadReading {
             }
             "presim_request_seconds" => {
                 let Some((method, outcome)) = sample.label("method").zip(sample.label("outcome")) else { return };
-                // Rejections take no time, and would hide that of the others.
+                // Rejections take no time, and would hide the other requests' time.
                 if outcome != Outcome::Limited.as_str() {
                     let method = self.methods.entry(method.to_owned()).or_default();
                     sample.buckets().into_iter().for_each(|(bound, count)| method.add(bound, count));

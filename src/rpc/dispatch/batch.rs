@@ -1,4 +1,4 @@
-//! Batches, whose entries run side by side.
+//! Batches, whose entries run concurrently.
 
 use std::sync::{
     Arc,

@@ -1,4 +1,4 @@
-//! Requests about the past of a fork. The upstream has it, up to the block on which the fork began.
+//! Requests about the past of a fork. The upstream has the blocks up to the one on which the fork began.
 
 use std::sync::Arc;
 
@@ -17,18 +17,18 @@ use crate::{
     },
 };
 
-/// The method whose range of blocks may be in both chains.
+/// The method whose block range may span both chains.
 const GET_LOGS: &str = "eth_getLogs";
 /// The method that names its block in the second parameter. The first is a number, too.
 const FEE_HISTORY: &str = "eth_feeHistory";
 
 impl RequestRunner {
-    /// Has the upstream answer a request that this node cannot, on a chain that is built on block `fork` of the upstream's. `own` is
-    /// the answer of this node: that of the upstream has no part after the block.
+    /// Has the upstream answer a request that this node cannot, on a chain that is built on block `fork` of the
+    /// upstream's. `own` is this node's answer. The upstream's answer has no part after the block.
     ///
     /// # Errors
     ///
-    /// Returns the error of this node or that of the upstream.
+    /// Returns the error of this node or of the upstream.
     pub(super) async fn ask_of_past(
         self: &Arc<Self>,
         remote: &UpstreamGateway,

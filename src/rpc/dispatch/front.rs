@@ -19,7 +19,7 @@ use crate::rpc::{
 };
 use crate::telemetry::{Counter, Histogram, Metrics};
 
-/// The handler of all requests, whatever their transport.
+/// The handler of all requests, on every transport.
 #[derive(Debug)]
 pub struct Dispatcher {
     /// The parts of the node that the methods use.
@@ -77,7 +77,8 @@ impl Dispatcher {
         }
     }
 
-    /// Answers a request of a method. Returns the answer up to the end of its result, and notes the `facts` beside it.
+    /// Answers a request of a method. Returns the answer up to the end of its result, and records the accompanying
+    /// `facts`.
     ///
     /// # Errors
     ///

@@ -39,7 +39,7 @@ pub struct MethodRoute {
 pub enum Handler {
     /// One run.
     Run(RunHandler),
-    /// Several runs, or none: what a method does beside them.
+    /// Several runs, or none, with other work.
     Serve(ServeHandler),
     /// One run, whose answer moves the position of a filter once its bytes are granted.
     Poll(PollHandler),
@@ -48,7 +48,7 @@ pub enum Handler {
 /// A handler that may wait, and run a request in several steps.
 pub type ServeHandler = for<'a> fn(&'a Services, Request) -> BoxFuture<'a, Result<Vec<u8>>>;
 
-/// A handler that finds what is new to a filter.
+/// A handler that finds the news of a filter.
 pub type PollHandler = for<'a> fn(&'a Arc<RequestRunner>, Request) -> BoxFuture<'a, Result<Poll>>;
 
 impl MethodRoute {

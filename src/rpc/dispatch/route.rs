@@ -34,7 +34,7 @@ impl RequestRunner {
     ///
     /// # Errors
     ///
-    /// Returns the error of the run, or that of the leader.
+    /// Returns the error of the run, or of the leader.
     pub async fn run_or_ask_leader(
         self: &Arc<Self>,
         leader: &Leader,
@@ -53,12 +53,13 @@ impl RequestRunner {
         match (leader.ask(&request).await, own) {
             (Ok(result), _) => out.extend_from_slice(result.get().as_bytes()),
             (Err(error), Some(own)) => match (&self.remote, own) {
-                // The leader knows no more than this node, or is not there to say whether it does.
+                // The leader knows no more than this node, or cannot be reached.
                 (None, own @ Err(_)) => return own,
                 (None, Ok(_)) => return Err(error),
                 (Some(remote), _) if remote.fetcher.upstream().is_some() => remote.forward(&request, &mut out).await?,
                 (Some(_), Err(own)) => return Err(own),
-                // Of an upstream's chain this node has the newest blocks alone, so it cannot say that there is none.
+                // This node has only the newest blocks of an upstream's chain, so it cannot conclude that there is
+                // none.
                 (Some(_), Ok(_)) => return Err(error),
             },
             (Err(error), None) => return Err(error),
@@ -67,8 +68,8 @@ impl RequestRunner {
         Ok(out)
     }
 
-    /// Runs a request that another node may answer better. Breaks with the answer, or continues with that of this node, which has not found
-    /// what the request names.
+    /// Runs a request that another node may answer better. Breaks with the answer, or, if this node has not found the
+    /// requested item, continues with its answer.
     async fn run_own(
         self: &Arc<Self>,
         run: RunHandler,
@@ -76,8 +77,8 @@ impl RequestRunner {
     ) -> ControlFlow<Result<Vec<u8>>, Result<Vec<u8>>> {
         match self.run(request.clone(), run).await {
             Ok((Lookup::Nothing, answer)) if !self.backend.hides(request) => ControlFlow::Continue(Ok(answer)),
-            // The nodes of a fleet know a snapshot under the same id, and an old one none of them. An upstream knows nothing of snapshots,
-            // nor of states within blocks.
+            // The nodes of a fleet know a snapshot under the same id, and none of them retains an old one. An upstream
+            // knows no snapshots, and no states within blocks.
             Err(RpcError::UnknownBlock(unknown))
                 if !matches!(unknown, UnknownBlock::Snapshot { .. } | UnknownBlock::Within) =>
             {
@@ -87,11 +88,11 @@ impl RequestRunner {
         }
     }
 
-    /// Runs a request on a chain of which presim cannot execute everything. What it cannot, the upstream executes.
+    /// Runs a request on a chain that presim can execute only in part. The upstream executes the rest.
     ///
     /// # Errors
     ///
-    /// Returns the error of the run, or that of the other node.
+    /// Returns the error of the run, or of the other node.
     pub async fn run_or_upstream_executes(
         self: &Arc<Self>,
         remote: &UpstreamGateway,
@@ -114,11 +115,11 @@ impl RequestRunner {
         }
     }
 
-    /// Runs a request at any block of which the upstream has the state.
+    /// Runs a request at any block whose state the upstream has.
     ///
     /// # Errors
     ///
-    /// Returns the error of the run, or that of the upstream.
+    /// Returns the error of the run, or of the upstream.
     pub async fn run_at_any_block(
         self: &Arc<Self>,
         remote: &UpstreamGateway,
@@ -138,7 +139,7 @@ impl RequestRunner {
     ///
     /// # Errors
     ///
-    /// Returns the error of the run, or that of the upstream.
+    /// Returns the error of the run, or of the upstream.
     pub async fn run_or_ask_upstream(
         self: &Arc<Self>,
         remote: &UpstreamGateway,

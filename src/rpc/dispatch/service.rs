@@ -171,10 +171,10 @@ impl Message {
         Self { front, caller, published, starting: starting.cloned() }
     }
 
-    /// Answers the message with this body, whose bytes are `held` until its requests have run.
+    /// Answers the message with this body. Its bytes are `held` until its requests have run.
     ///
-    /// A single well-formed request takes a short cut, which does what
-    /// [`answer_by_jsonrpsee`](Self::answer_by_jsonrpsee) would, without copying the body and the parameters.
+    /// A single well-formed request takes a short cut, equivalent to
+    /// [`answer_by_jsonrpsee`](Self::answer_by_jsonrpsee), without copying the body and the parameters.
     pub async fn answer(self, body: ByteString, held: HeldBytes) -> Answer {
         if let Some(Single { id, method, params, .. }) = Single::parse(&body)
             && let Some(id) = plain_id(id)
@@ -384,7 +384,7 @@ impl RpcServiceT for Message {
     }
 }
 
-/// Replaces those entries of a batch that are arrays by null, because jsonrpsee would take them for objects.
+/// Replaces the entries of a batch that are arrays by null, because jsonrpsee would take them for objects.
 fn without_arrays(batch: ByteString) -> ByteString {
     // An array within an object follows a colon or is within another array, so most batches have no bracket that may begin an entry.
     let may_begin_entry = |(at, _): (usize, &str)| !batch[..at].trim_ascii_end().ends_with(':');

@@ -1,4 +1,4 @@
-//! The parts of the node that methods use beside the runner of requests.
+//! The parts of the node that methods use in addition to the runner of requests.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::rpc::{
 /// The parts of the node that methods use.
 #[derive(Debug)]
 pub struct Services {
-    /// The executor with what a run needs.
+    /// The executor, and everything else a run needs.
     pub runner: Arc<RequestRunner>,
     /// The standing bundles.
     pub watches: Watches,

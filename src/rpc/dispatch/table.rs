@@ -118,7 +118,7 @@ pub const ALL: &[MethodRoute] = &numbered([
     MethodRoute::poll("eth_getFilterChanges"),
     MethodRoute::run::<log::GetFilterLogs>("eth_getFilterLogs", On(Read)),
     MethodRoute::run::<log::UninstallFilter>("eth_uninstallFilter", Inline),
-    // Subscriptions. The bundles of one that are to stand are parsed on a worker.
+    // Subscriptions. Standing bundles of a subscription are parsed on a worker.
     MethodRoute::serve::<subscribe::Subscribe>("eth_subscribe", On(Bundle)),
     MethodRoute::serve::<subscribe::Unsubscribe>("eth_unsubscribe", Inline),
     // Sending. Computing signatures and blob proofs takes long.
@@ -167,7 +167,7 @@ pub const ALL: &[MethodRoute] = &numbered([
     MethodRoute::run::<node::GetDivergences>("presim_divergences", Inline).by(AnsweredBy::Reader),
     MethodRoute::serve::<status::GetStatus>("presim_status", Inline),
     MethodRoute::serve::<document::Discover>("rpc.discover", On(Read)),
-    // Testing, under the names that anvil, hardhat and ganache have given.
+    // Testing, under the names used by anvil, hardhat and ganache.
     MethodRoute::run::<testing::build::BuildBlock>("testing_buildBlockV1", On(Bundle)).scope(MethodScope::Testing),
     MethodRoute::run::<impersonate::Begin>("anvil_impersonateAccount", Inline).scope(MethodScope::Testing),
     MethodRoute::run::<impersonate::Begin>("hardhat_impersonateAccount", Inline).scope(MethodScope::Testing),
@@ -278,7 +278,7 @@ impl Serve for document::Discover {
     }
 }
 
-/// Returns the document of the methods that nodes of this scope have, in a dialect, as JSON. It is made once.
+/// Returns the document of the methods that nodes of this scope have, in a dialect, as JSON. It is created once.
 pub fn document(dialect: &'static Dialect, scope: MethodScope) -> &'static str {
     dialect.documents[scope as usize].get_or_init(|| {
         let methods = ALL.iter().filter(|method| scope.has(method.info.scope));

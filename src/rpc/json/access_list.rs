@@ -11,7 +11,7 @@ use super::{
 
 shapes! {
     /// The part of a block's access list about an account (EIP-7928).
-    // All six fields are there, in the order of the list's RLP.
+    // All six fields are present, in the order of the list's RLP.
     pub AccountChanges: &eip7928::AccountChanges => |account| let {
         let balances = account.balance_changes.iter().map(|change| (change.block_access_index.get(), change.post_balance));
         let nonces = account.nonce_changes.iter().map(|change| (change.block_access_index.get(), change.new_nonce));

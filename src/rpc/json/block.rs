@@ -22,7 +22,7 @@ use crate::{
 };
 
 shapes! {
-    /// The fields of a header. A field that its fork has not begun is left out, or has its empty value.
+    /// The fields of a header. Fields of later forks are left out, or have their empty values.
     // The fields are in geth's order.
     pub Header: (&consensus::Header, B256, Option<u64>, &Dialect) => |(header, hash, time, dialect)| let {
         let early = dialect.shows_early_fields;
@@ -54,8 +54,9 @@ shapes! {
         timestamp: Quantity<u64> = header.timestamp,
         transactionsRoot: Fixed<32> = header.transactions_root,
         withdrawalsRoot: Option<Fixed<32>> = root_or_early(header.withdrawals_root, EMPTY_ROOT_HASH),
-        /// The time in milliseconds, where the block tells it.
-        // As the Base chains have it from Denim on (<https://docs.base.org/base-chain/specs/upgrades/denim/200ms-blocks>).
+        /// The time in milliseconds, if the block has it.
+        // The Base chains have it from Denim on
+        // (<https://docs.base.org/base-chain/specs/upgrades/denim/200ms-blocks>).
         timestampMs: Option<Quantity<u64>> = time,
     }
 
@@ -72,7 +73,7 @@ shapes! {
         withdrawals: Option<Vec<Withdrawal>> = shows_withdrawals.then(|| block.withdrawals().into_iter().flatten()),
     }
 
-    /// The receipt of a transaction. Fields of the L1 cost are those of an OP-stack chain.
+    /// The receipt of a transaction. Fields of the L1 cost are present on an OP-stack chain.
     pub Receipt: (&ledger::Block, &Included<'_>, &ChainSpec) => |(block, included, spec)| let {
         let (header, tx, deposit) = (block.header(), included.tx, included.receipt.as_deposit());
         let blobs = tx.blob_versioned_hashes();
@@ -142,15 +143,16 @@ shapes! {
         status: Option<Quantity<u64>> = status.as_eip658().map(u64::from),
     }
 
-    /// A transaction with its position. One that is in no block has null there. Some fields are those of an OP-stack deposit. A
-    /// post-execution transaction of the OP stack (type 0x7d) has only its position, from, gas, hash, input, type and value.
+    /// A transaction with its position, which is null if it is in no block. Some fields belong to an OP-stack deposit.
+    /// A post-execution transaction of the OP stack (type 0x7d) has only its position, from, gas, hash, input, type
+    /// and value.
     // <https://github.com/ethereum-optimism/specs/blob/main/specs/protocol/lagoon/post-exec.md#generic-transaction-interface-representation>
     pub Transaction[T: consensus::Transaction + Typed2718]: TxView<'_, T> => |view| let {
         let TxView { position, tx, hash, from, price, seal, deposit } = view;
         let is_post_exec = seal.is_none();
         let (deposit, receipt) = deposit.unzip();
         let receipt = receipt.flatten();
-        // A deposit has no nonce of its own: its receipt records the nonce that it was given.
+        // A deposit carries no nonce: its receipt records the nonce that it was given.
         let nonce = match deposit {
             Some(_) => receipt.and_then(|receipt| receipt.deposit_nonce).unwrap_or_default(),
             None => tx.nonce(),
@@ -306,7 +308,7 @@ pub fn transaction_with_receipt(out: &mut Vec<u8>, block: &ledger::Block, includ
     object.end();
 }
 
-/// Writes a transaction that is not in a block yet, or whose block is not told yet.
+/// Writes a transaction that is not in a block yet, or whose block is not shown yet.
 pub fn pooled_transaction(out: &mut Vec<u8>, tx: &Recovered<TxEnvelope>) {
     let (hash, seal) = (*tx.tx_hash(), Some(Seal::of(Some(tx), tx.ty())));
     // The price that it will pay is not known yet: like geth, this shows the maximum.
@@ -314,7 +316,7 @@ pub fn pooled_transaction(out: &mut Vec<u8>, tx: &Recovered<TxEnvelope>) {
     Transaction::write(out, TxView { position: None, tx: tx.inner(), hash, from, price, seal, deposit: None });
 }
 
-/// A log, and what is shown beside it.
+/// A log, and the values shown with it.
 #[derive(Clone, Copy, Debug)]
 pub struct LogView<'a> {
     pub log: &'a primitives::Log,
@@ -324,7 +326,7 @@ pub struct LogView<'a> {
     pub removed: Option<bool>,
 }
 
-/// A transaction, and what is shown beside it.
+/// A transaction, and the values shown with it.
 #[derive(Clone, Copy, Debug)]
 pub struct TxView<'a, T> {
     pub position: Option<TxPosition<'a>>,
@@ -362,7 +364,7 @@ impl<'a> TxView<'a, ChainTx> {
     }
 }
 
-/// The signature of a transaction, as it is shown.
+/// The signature of a transaction, in the form of its JSON.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Seal {
     v: u64,
@@ -400,7 +402,7 @@ pub struct TxPosition<'a> {
     pub tx_hash: B256,
     /// The index of the transaction in the block.
     pub tx_index: u64,
-    /// The time of the block in milliseconds, if the block tells it.
+    /// The time of the block in milliseconds, if the block has it.
     pub time: Option<u64>,
 }
 

@@ -129,7 +129,7 @@ pub fn parse_quantity(text: &str) -> Result<U256, Cow<'static, str>> {
     decode_number(digits).ok_or_else(|| "a quantity has hex digits only".into())
 }
 
-/// Returns the number of at most 64 hex digits, or `None` if one of them is no hex digit.
+/// Returns the number of at most 64 hex digits, or `None` if one of them is not a hex digit.
 fn decode_number(digits: &str) -> Option<U256> {
     let mut padded = [b'0'; 64];
     padded[64 - digits.len()..].copy_from_slice(digits.as_bytes());
@@ -148,8 +148,8 @@ fn decode(text: &str) -> Result<Vec<u8>, Cow<'static, str>> {
     Ok(bytes)
 }
 
-/// Fills `bytes` with the value of twice as many hex digits. Returns `None` if one is no hex digit: a second `0x`, which
-/// `const_hex` would skip, leaves too few digits.
+/// Fills `bytes` with the value of twice as many hex digits. Returns `None` if one is not a hex digit. A second `0x`,
+/// which `const_hex` would skip, leaves too few digits.
 fn decode_digits(digits: &[u8], bytes: &mut [u8]) -> Option<()> {
     const_hex::decode_to_slice(digits, bytes).ok()
 }

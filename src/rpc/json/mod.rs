@@ -160,12 +160,12 @@ impl<'a> Object<'a> {
     }
 }
 
-/// The end of a look-up. An upstream or the leader of the fleet may know what this node has not found.
+/// The end of a look-up. An upstream or the leader of the fleet may know an item that this node has not found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lookup {
-    /// The result is what was asked for.
+    /// The requested item was found.
     Found,
-    /// The result says that there is none.
+    /// The requested item does not exist.
     Nothing,
 }
 
@@ -235,7 +235,7 @@ pub fn metered_list<T>(
 ///
 /// Returns the reason why the run must stop.
 pub fn count_bytes(meter: &mut Meter, bytes: usize) -> Result<(), Stopped> {
-    /// Bytes that take at most as long to write as a tick of a meter stands for.
+    /// Bytes that take at most as long to write as one tick of a meter.
     const PER_TICK: usize = 8;
     meter.count(u32::try_from(bytes / PER_TICK).unwrap_or(u32::MAX))
 }

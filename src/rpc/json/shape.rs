@@ -108,8 +108,8 @@ pub const fn field_name(identifier: &'static str) -> &'static str {
     }
 }
 
-/// Defines objects. Each is `name: type of the value => |value| let { statements } { fields }`, and a field is
-/// `name: shape = value,`, with `[flatten]` before it if its own fields take its place.
+/// Defines objects. Each is `name: type of the value => |value| let { statements } { fields }`, and a field is `name:
+/// shape = value,`. With `[flatten]` before it, its own fields replace it.
 macro_rules! shapes {
     (@field $object:ident, [flatten], $key:ident, $shape:ty, $value:expr) => {
         <$shape as $crate::rpc::json::Fields<_>>::write_fields($object, $value)

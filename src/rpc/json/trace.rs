@@ -144,8 +144,8 @@ fn calls(out: &mut Vec<u8>, frames: &[CallTraceNode], with_logs: bool, gas: &Tra
     Ok(())
 }
 
-/// Returns the gas of a traced call in both dimensions, as a block counts them, and its refund. The names, and the traces
-/// that have them, are those of execution-apis (<https://github.com/ethereum/execution-apis/pull/852>).
+/// Returns the gas of a traced call in both dimensions, as a block counts them, and its refund. The names, and the
+/// traces that have them, follow execution-apis (<https://github.com/ethereum/execution-apis/pull/852>).
 fn dimensions(gas: &TracedGas) -> [(&'static str, u64); 3] {
     [
         ("regularGasUsed", gas.gas.block_regular_gas_used()),
@@ -165,7 +165,7 @@ fn begin_call(out: &mut Vec<u8>, written: usize) {
     out.extend_from_slice(if written == 0 { b",\"calls\":[" } else { b"," });
 }
 
-/// Writes one of Parity's traces, that of a replayed transaction with its hash. Returns -32005 if the response becomes
+/// Writes one of Parity's traces, for a replayed transaction with its hash. Returns -32005 if the response becomes
 /// longer than `limit` bytes.
 pub fn parity_results(out: &mut Vec<u8>, trace: &TraceResults, hash: Option<B256>, limit: usize) -> Result<()> {
     let mut object = Object::new(out);
@@ -186,7 +186,7 @@ fn vm_trace(out: &mut Vec<u8>, outermost: &VmTrace, limit: usize) -> Result<()> 
     let mut open = vec![open_vm_frame(out, outermost)];
     while let Some(ops) = open.last_mut() {
         let Some(op) = ops.next() else {
-            // The end of the frame, and that of the opcode that called it.
+            // The end of the frame, and of the opcode that called it.
             open.pop();
             out.extend_from_slice(if open.is_empty() { b"]}" } else { b"]}}" });
             continue;

@@ -1,7 +1,7 @@
-//! Reading a WebSocket connection only as far as the node has room.
+//! Reads a WebSocket connection only as far as the node has room.
 //!
-//! tungstenite allocates a whole frame when it has its head, however little of the frame has arrived. So each head is
-//! read here first, and passed on when the node has room for its frame. Until then the connection is not read.
+//! tungstenite allocates a whole frame as soon as it has its head, even if little of the frame has arrived. So each
+//! head is read here first, and passed on when the node has room for its frame. Until then the connection is not read.
 
 use std::{
     io,
@@ -28,7 +28,7 @@ pub struct FrameReader<S> {
     retry: Option<Pin<Box<Sleep>>>,
 }
 
-/// The head of a frame, as far as it has arrived (RFC 6455, 5.2).
+/// The part of a frame's head that has arrived (RFC 6455, 5.2).
 #[derive(Default)]
 struct FrameHead {
     bytes: [u8; 14],
@@ -39,7 +39,7 @@ struct FrameHead {
 }
 
 impl FrameHead {
-    /// Returns the length of the head in bytes, as far as it can be told.
+    /// Returns the length of the head in bytes, as far as it is known.
     fn length(&self) -> usize {
         if self.read < 2 {
             return 2;
@@ -48,7 +48,7 @@ impl FrameHead {
         2 + mask + self.extended()
     }
 
-    /// Returns the number of bytes that hold the length of the payload, beside the seven bits.
+    /// Returns the number of bytes that hold the length of the payload, in addition to the seven bits.
     const fn extended(&self) -> usize {
         match self.bytes[1] & 0x7f {
             126 => 2,

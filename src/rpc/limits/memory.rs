@@ -18,10 +18,10 @@ use crate::rpc::protocol::error::{Result, RpcError};
 
 /// The bytes that all connections together may make the node hold (`--max-memory-io`).
 ///
-/// An eighth is reserved and divided: each connection may always hold its small part of it, into which an ordinary
-/// request and its answer fit. So the newest client is served however much the others hold. Of the rest a connection
-/// may hold as much as is left for all others: `n` more bytes are granted if the bytes that the connection holds, `n`
-/// included, are no more than those that stay free (dynamic thresholds, Choudhury and Hahne 1998, by which switches
+/// An eighth is reserved and divided: each connection may always hold its small part of it, which fits an ordinary
+/// request and its answer. So the newest client is served however much the others hold. Of the rest, a connection may
+/// hold as much as is left for all others: `n` more bytes are granted if the bytes that the connection holds, `n`
+/// included, do not exceed the bytes that stay free (dynamic thresholds, Choudhury and Hahne 1998, used by switches to
 /// share their buffers). A single connection gets half of the rest, and the number of connections need not be known.
 #[derive(Debug)]
 pub struct IoMemory {
@@ -47,8 +47,8 @@ pub struct HeldBytes {
     bytes: usize,
 }
 
-/// Bytes that count for a connection alone, because several connections share the text and it counts for the node once.
-/// Released on drop.
+/// Bytes that count only for a connection, because several connections share the text, and it counts once for the
+/// node. Released on drop.
 #[derive(Debug)]
 pub struct SharedBytes {
     quota: Arc<MemoryQuota>,
@@ -62,8 +62,8 @@ impl IoMemory {
         Self { bound, kept_back, small: kept_back / connections.max(1), held: AtomicUsize::new(0) }
     }
 
-    /// The interval at which a body without room tries again. Released bytes wake no one, because that happens with
-    /// each answer, and many who wait would slow down everybody who does not.
+    /// The interval at which a body without room tries again. Released bytes do not wake waiting bodies, because each
+    /// answer releases some, and many wake-ups would slow down all other connections.
     pub const RETRY: Duration = Duration::from_millis(10);
 
     /// Returns the quota of a new connection.
@@ -211,7 +211,7 @@ impl HeldBytes {
         self.bytes += std::mem::take(&mut other.bytes);
     }
 
-    /// Returns a text that gives these bytes back when its last part has been written and dropped.
+    /// Returns a text that releases these bytes when its last part has been written and dropped.
     pub fn attach(self, text: Vec<u8>) -> Bytes {
         struct HeldText(Vec<u8>, HeldBytes);
         impl AsRef<[u8]> for HeldText {
@@ -237,13 +237,13 @@ impl Drop for SharedBytes {
     }
 }
 
-/// The memory of an answer, which counts from the moment when the answer is made, so that answers that wait for their
+/// The memory of an answer. It counts from the creation of the answer, so that answers that wait for their
 /// connection's thread count, too.
 #[derive(Clone, Debug)]
 pub struct AnswerRoom(Arc<Mutex<HeldBytes>>);
 
 impl AnswerRoom {
-    /// Returns the room that holds these bytes: a request's body, until its answer is made.
+    /// Returns the room that holds these bytes: a request's body, until its answer is created.
     pub fn of(held: HeldBytes) -> Self {
         Self(Arc::new(Mutex::new(held)))
     }
@@ -276,7 +276,7 @@ impl AnswerRoom {
 mod tests {
     use super::*;
 
-    /// Returns a bound of which 8,000 are there for all, and 100 for each of ten connections besides.
+    /// Returns a bound of 8,000 shared bytes, and 100 reserved bytes for each of ten connections.
     fn memory() -> Arc<IoMemory> {
         Arc::new(IoMemory::new(8_000, 10))
     }

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::lock::Mutex;
 
-/// The bytes of the message being read: of a WebSocket message, of all its frames whose heads have arrived.
+/// The bytes of the message being read: for a WebSocket message, of all its frames whose heads have arrived.
 #[derive(Debug)]
 pub struct MessageBytes {
     memory: Arc<MemoryQuota>,
@@ -54,13 +54,13 @@ impl MessageBytes {
         self.progress.on_partial();
     }
 
-    /// Returns the bytes of a message that has come whole.
+    /// Returns the bytes of a message that has fully arrived.
     pub fn message(&self) -> HeldBytes {
         self.progress.on_complete();
         std::mem::replace(&mut *self.held.lock(), self.memory.clone().empty())
     }
 
-    /// Releases the bytes of a control frame, which may come between the frames of a message (RFC 6455, 5.4).
+    /// Releases the bytes of a control frame, which may arrive between the frames of a message (RFC 6455, 5.4).
     pub fn control_frame(&self, payload: usize) {
         let mut held = self.held.lock();
         held.shrink(payload);

@@ -39,12 +39,12 @@ pub struct Progress {
     known: AtomicBool,
     /// Milliseconds from `opened` to the end of the last request; 0 before that.
     idle_since: AtomicU64,
-    /// Whether bytes that arrive while nothing is under way belong to a head, which they do after the first request of
+    /// Whether bytes that arrive while no request is in progress belong to a head. They do after the first request of
     /// HTTP/1.
     reads_heads: AtomicBool,
     /// Requests whose answer is not written to the socket yet.
     under_way: AtomicUsize,
-    /// Milliseconds from `opened` to when the socket took no more; 0 while it takes what is written.
+    /// Milliseconds from `opened` to when the socket stopped accepting bytes; 0 while it accepts them.
     blocked: AtomicU64,
     /// The number of HTTP/2 answers whose parts wait for the peer's window, and the milliseconds from `opened` to when
     /// a part was last sent.
@@ -55,7 +55,7 @@ pub struct Progress {
     close: Notify,
 }
 
-/// A request under way, until dropped.
+/// A request in progress, until dropped.
 #[derive(Debug)]
 pub struct UnderWay(Arc<Progress>);
 
@@ -102,7 +102,7 @@ impl Progress {
         Windowed(self.clone())
     }
 
-    /// Returns whether nothing is under way, so that the connection may be closed for another.
+    /// Returns whether no request is in progress, so that the connection may be closed for another.
     pub fn is_idle(&self) -> bool {
         self.under_way.load(Acquire) == 0 && self.blocked.load(Relaxed) == 0
     }
@@ -117,7 +117,7 @@ impl Progress {
         self.known.load(Relaxed)
     }
 
-    /// Returns the time since which nothing is under way.
+    /// Returns the time since which no request is in progress.
     pub fn idle_since(&self) -> Instant {
         self.opened + Duration::from_millis(self.idle_since.load(Relaxed))
     }
@@ -196,7 +196,8 @@ impl Drop for Windowed {
     }
 }
 
-/// A connection's socket, or the part of it that is written, which notes in its [`Progress`] when it takes no more bytes.
+/// The writing half of a connection's socket, or the whole socket, which records in its [`Progress`] when it accepts
+/// no more bytes.
 #[derive(Debug)]
 pub struct NotedStream<S> {
     stream: S,

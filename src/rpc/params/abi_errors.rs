@@ -17,12 +17,12 @@ use crate::{
 /// Maximum nesting of arrays and tuples in an argument.
 const DEEPEST: usize = 16;
 
-/// An item of a contract's ABI, as JSON or as Solidity writes it. Items of another type than `error` are passed over,
-/// whatever they contain, because clients send whole ABIs, as any compiler has written them.
+/// An item of a contract's ABI, as JSON or in Solidity's syntax. Items of other types than `error` are skipped,
+/// regardless of their content, because clients send whole ABIs, from any compiler.
 #[derive(Debug)]
 pub struct AbiItemParam(Option<CustomError>);
 
-/// The errors that a contract declares, by which the data of a revert is explained.
+/// The errors that a contract declares, used to decode the data of a revert.
 #[derive(Clone, Debug, Default)]
 pub struct CustomErrors(Vec<CustomError>);
 

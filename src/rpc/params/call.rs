@@ -61,7 +61,7 @@ pub struct CallObject {
     data: Option<Data>,
     input: Option<Data>,
     chain_id: Option<Quantity<U256>>,
-    /// Says nothing, because the type follows from the other fields.
+    /// Has no effect, because the type follows from the other fields.
     #[serde(rename = "type")]
     kind: Option<TypeParam>,
     #[schemars(with = "Option<Vec<AccessListItem>>")]
@@ -71,7 +71,7 @@ pub struct CallObject {
     authorization_list: Option<Vec<SignedAuthorization>>,
 }
 
-/// The type of a transaction, as a call gives it.
+/// The type of a transaction in a call object.
 #[derive(Debug)]
 enum TypeParam {
     Quantity,
@@ -185,7 +185,7 @@ impl<'de> Deserialize<'de> for OverriddenSlots {
     }
 }
 
-/// The values of a block that differ from those that it would have.
+/// The block's values that differ from its default ones.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(rename = "BlockOverrides", transform = add_aliases(BLOCK_ALIASES))]
@@ -207,7 +207,8 @@ pub struct BlockOverridesParam {
     withdrawals: Option<Withdrawals>,
     difficulty: Option<Quantity<U256>>,
     slot_number: Option<Quantity<u64>>,
-    /// The name of the fork whose rules the block has: one of the chain's, older or newer than that of its time.
+    /// The name of the fork whose rules the block has: one of the chain's, which may be older or newer than the fork
+    /// at the block's time.
     fork: Option<Box<str>>,
 }
 

@@ -71,7 +71,7 @@ impl LogFilter {
         block: &'a Block,
         start: usize,
     ) -> impl Iterator<Item = (TxPosition<'a>, u64, &'a Log)> {
-        // The bloom of a block being built takes all its receipts, that of a receipt is there.
+        // The bloom of a block being built would need all its receipts, but each receipt's bloom is available.
         let may_match = block.is_open() || self.matches_bloom(block.header().logs_bloom);
         let transactions = may_match.then(|| block.transactions_from(start)).into_iter().flatten();
         transactions.filter(|included| self.matches_bloom(included.receipt.bloom())).flat_map(move |included| {

@@ -100,7 +100,7 @@ pub fn parse<T: DeserializeOwned>(params: &str, dialect: &Dialect) -> Result<T> 
     }
 }
 
-/// The first field of a request that no type has, on a path whose dialect refuses such fields.
+/// The first unknown field of a request, on a path whose dialect refuses unknown fields.
 struct UnknownField {
     is_refused: bool,
     first: Option<String>,
@@ -111,8 +111,8 @@ impl UnknownField {
         Self { is_refused: dialect.refuses_unknown_fields, first: None }
     }
 
-    /// Returns what serde tells of each. It has one type for all parameters, so that what they have in common is compiled
-    /// once.
+    /// Returns a handler of serde's reports of ignored fields. It has one type for all parameters, so that the common
+    /// code is compiled once.
     fn note(&mut self) -> impl FnMut(serde_ignored::Path<'_>) + use<'_> {
         |path| {
             if self.is_refused {
@@ -151,7 +151,7 @@ fn in_words_of_json(text: &str) -> Cow<'_, str> {
     format!("{before}expected {word}").into()
 }
 
-/// Deserializes a value that is a string or an object, as `expected` tells in errors.
+/// Deserializes a value that is a string or an object. `expected` describes it in errors.
 pub fn text_or_object<'de, D: Deserializer<'de>, O: Deserialize<'de>, T>(
     deserializer: D,
     expected: &'static str,
@@ -228,11 +228,12 @@ fn shown_path(path: &str) -> String {
     out
 }
 
-/// Parses the parameters of a method whose second one selects a block, `latest` by default, and returns them with it.
+/// Parses the parameters of a method whose second one selects a block, `latest` by default, and returns them with the
+/// selector.
 ///
 /// # Errors
 ///
-/// Returns -32602 if the parameters are no array, or the second one is no block.
+/// Returns -32602 if the parameters are not an array, or the second one is not a block.
 pub fn parse_at_block(params: &str) -> Result<(Vec<Box<RawValue>>, Selector)> {
     let params: Vec<Box<RawValue>> =
         objects::from_str(params).map_err(|error| RpcError::params(format!("params: {error}: expected an array")))?;

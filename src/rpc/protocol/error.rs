@@ -50,7 +50,7 @@ pub enum RpcError {
     Stopped(#[from] Stopped),
 }
 
-/// The result of what may fail with an [`RpcError`].
+/// A result that may fail with an [`RpcError`].
 pub type Result<T, E = RpcError> = std::result::Result<T, E>;
 
 impl RpcError {
@@ -96,7 +96,7 @@ impl RpcError {
         Self::new(-32005, message)
     }
 
-    /// Creates 4: the receipt of a transaction did not come in time (EIP-7966). `data` is the transaction's hash.
+    /// Creates 4: the receipt of a transaction did not arrive in time (EIP-7966). `data` is the transaction's hash.
     pub fn receipt_timeout(hash: B256, message: impl Into<String>) -> Self {
         Self::with_data(RECEIPT_TIMEOUT, message, hash)
     }
@@ -115,8 +115,8 @@ impl RpcError {
         Self::new(-32603, format!("internal error e{id:x}: search the log for this id"))
     }
 
-    /// Returns the error of a simulation, answered by another method: the codes from -38010 on are those of
-    /// `eth_simulateV1` alone.
+    /// Returns the error of a simulation, answered by another method: the codes from -38010 on are reserved for
+    /// `eth_simulateV1`.
     pub fn outside_simulation(self) -> Self {
         let error = self.into_object();
         match error.code() {

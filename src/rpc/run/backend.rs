@@ -26,14 +26,14 @@ use crate::{
     wallet::{Impersonated, Wallet},
 };
 
-/// The data that all methods share. The snapshot of a request comes with its [`Attempt`].
+/// The data that all methods share. The [`Attempt`] holds the snapshot of a request.
 #[derive(Debug)]
 pub struct Backend {
     /// The chain that the node is on.
     pub spec: Arc<ChainSpec>,
     /// The cache of analysed bytecode.
     pub codes: Arc<CodeCache>,
-    /// Name and version of this software, as `web3_clientVersion` tells them.
+    /// Name and version of this software, as `web3_clientVersion` returns them.
     pub client_version: &'static str,
     /// The beginnings of simulations that have run.
     pub beginnings: Beginnings,
@@ -41,7 +41,7 @@ pub struct Backend {
     pub pool: Arc<Pool>,
     /// The wallet, which signs for its accounts.
     pub wallet: Arc<Wallet>,
-    /// The accounts in whose names clients send without their keys.
+    /// The accounts that clients may send from without their keys.
     pub impersonated: Impersonated,
     /// The place where lines of contracts go, on a node for tests.
     pub console: Option<ConsoleOutput>,
@@ -53,7 +53,7 @@ pub struct Backend {
     pub limits: RequestLimits,
     /// Whether `pending` is refused while the feed is broken (`--strict-pending`).
     pub strict_pending: bool,
-    /// Whether receipts wait for `latest` in the dialects that say so (`--standard-receipts latest`).
+    /// Whether receipts wait for `latest` in the dialects that allow it (`--standard-receipts latest`).
     pub receipts_wait: bool,
     /// The metric of simulated gas.
     pub gas: Counter,
@@ -62,9 +62,9 @@ pub struct Backend {
 /// The timeouts of `eth_sendRawTransactionSync`.
 #[derive(Clone, Copy, Debug)]
 pub struct SyncTimeouts {
-    /// The timeout if the client gives none.
+    /// The timeout if the client sets none.
     pub usual: Duration,
-    /// The longest timeout. A longer one that a client gives is cut, as in geth.
+    /// The longest timeout. A client's longer one is cut, as in geth.
     pub most: Duration,
 }
 
@@ -79,7 +79,7 @@ pub struct RequestLimits {
     pub max_log_blocks: u64,
     /// Maximum number of logs that a request may return.
     pub max_logs: usize,
-    /// The bounds within which logs of later blocks wait for those of a block that the upstream has not told yet.
+    /// The bounds within which logs of later blocks wait for a block whose receipts the upstream has not reported yet.
     pub late: LateBounds,
     /// Maximum bytes that the traces of a request may take while it runs.
     pub max_trace: usize,
@@ -131,7 +131,7 @@ impl Attempt<'_> {
         self.overlay
     }
 
-    /// Moves the deadline to `timeout` from now, if that is earlier and the request has a time limit of its own.
+    /// Moves the deadline to `timeout` from now, if that is earlier and the request has its own time limit.
     pub fn limit_time(&mut self, timeout: Option<Duration>) {
         if let Some(deadline) = timeout.and_then(|timeout| Instant::now().checked_add(timeout)) {
             self.meter.limit_time(deadline);

@@ -11,11 +11,11 @@ use crate::rpc::protocol::error::{Result, RpcError};
 /// The header with the id of the oldest snapshot that may answer.
 pub const MIN_SNAPSHOT: &str = "x-presim-min-snapshot";
 
-/// Returns the id in the header's value, or that of the oldest snapshot without the header.
+/// Returns the id in the header's value, or the oldest snapshot's id without the header.
 ///
 /// # Errors
 ///
-/// Returns -32600 if the value is no id, as `x-presim-snapshot` has it.
+/// Returns -32600 if the value is not an id of the form of `x-presim-snapshot`.
 pub fn min_snapshot(value: Option<&str>) -> Result<SnapshotId> {
     let Some(value) = value else { return Ok(SnapshotId::default()) };
     let digits = value.strip_prefix("0x");
@@ -25,8 +25,8 @@ pub fn min_snapshot(value: Option<&str>) -> Result<SnapshotId> {
     })
 }
 
-/// Returns what `find` finds, which looks now and after each publication. Never returns once nothing is published any
-/// more: the deadline of the request ends the wait.
+/// Returns the result of `find`, which runs now and after each publication. Never returns once publications have
+/// ended: the deadline of the request ends the wait.
 pub async fn await_published<T>(snapshots: &Snapshots, mut find: impl FnMut() -> Option<T>) -> T {
     let mut changes = snapshots.changes();
     loop {
@@ -39,8 +39,8 @@ pub async fn await_published<T>(snapshots: &Snapshots, mut find: impl FnMut() ->
     }
 }
 
-/// Returns what is published, as soon as an answer from it is not older than the snapshot `least`. While the feed is
-/// degraded, `pending` is the canonical head, so the state of that counts.
+/// Returns the published chain, as soon as an answer from it is not older than the snapshot `least`. While the feed is
+/// degraded, `pending` is the canonical head, so its state counts.
 ///
 /// # Errors
 ///

@@ -1,4 +1,5 @@
-//! A client: whoever has a token, or a connection. Its rights, its rate, and the quota of the workers that the scheduler gives it.
+//! A client, identified by a token or a connection: its rights, its rate, and the quota of the workers that the
+//! scheduler gives it.
 
 use std::{
     num::NonZeroU32,
@@ -60,7 +61,8 @@ impl RateLimit {
         Self { rate, limiter: RateLimiter::direct(Quota::per_second(rate)) }
     }
 
-    /// Counts `requests`, at most those of a second. Returns the time after which the rate admits them, unless it does now.
+    /// Counts `requests`, at most the number allowed per second. Returns the time after which the rate admits them,
+    /// unless it does now.
     fn count(&self, requests: NonZeroU32) -> Result<(), Duration> {
         match self.limiter.check_n(requests) {
             Ok(Ok(())) => Ok(()),
@@ -164,8 +166,8 @@ impl Client {
         )))
     }
 
-    /// Counts `requests` more against the client's rate, if it has one, as the rate admits them. Returns false as soon as it is
-    /// clear that it does not by `until`.
+    /// Counts `requests` more against the client's rate, if it has one, as the rate admits them. Returns false as soon
+    /// as it is clear that the rate does not admit them by `until`.
     pub async fn admit_by(&self, mut requests: u32, until: Instant) -> bool {
         let Some(Named { limit, .. }) = &self.named else { return true };
         loop {
@@ -190,7 +192,7 @@ impl Client {
         }
     }
 
-    /// Notes that the token is no longer in its file.
+    /// Records that the token is no longer in its file.
     pub fn withdraw(&self) {
         if let Some(Named { withdrawn, .. }) = &self.named {
             withdrawn.send_replace(true);

@@ -1,8 +1,8 @@
-//! Filters for polling: `eth_newFilter` and its kin, for clients that cannot subscribe.
+//! Filters for polling: `eth_newFilter` and similar methods, for clients that cannot subscribe.
 //!
-//! A filter has a position: what its client knows. A poll copies the position, finds what is new since without holding a
-//! lock, and moves the position once the bytes of its answer are granted, if it is still the one that was copied. So an answer
-//! that is rejected loses nothing, and two polls at once never report the same thing twice.
+//! A filter has a position: the state known to its client. A poll copies the position, finds the news since without
+//! holding a lock, and moves the position once the bytes of its answer are granted, if it is still the copied one. So
+//! an answer that is rejected loses nothing, and two concurrent polls never report the same thing twice.
 //!
 //! A filter that is not polled for a while is dropped, as in geth, and their number is bounded.
 
@@ -179,7 +179,7 @@ impl PendingHashes {
 }
 
 impl HashQueue {
-    /// Receives what has arrived. At the bound, which is that of the channel, the oldest hashes are dropped.
+    /// Receives arrived hashes. At the bound, which is the channel's, the oldest hashes are dropped.
     fn receive(&mut self) {
         loop {
             match self.received.try_recv() {
@@ -213,7 +213,7 @@ impl Filters {
         if list.installed.len() >= self.most {
             _evicted = list.evict_for(owner);
         }
-        // Anybody who knows an id may poll and uninstall its filter, so ids cannot be guessed, as in geth.
+        // Any client that knows an id may poll and uninstall its filter, so ids cannot be guessed, as in geth.
         let id = loop {
             let id = rand::random();
             if !list.installed.contains_key(&id) {
@@ -282,7 +282,7 @@ impl FilterList {
         let expired = oldest.filter(|(asked, _)| asked.elapsed() >= IDLE_TIMEOUT);
         let evicted = expired.or_else(|| {
             let owners = self.owners.iter().enumerate();
-            // If several clients have most filters, the newcomer loses one of its own.
+            // If several clients have the most filters, the newcomer loses one of its own.
             let (_, most) = owners.max_by_key(|(at, owner)| (owner.filters.len(), *at == newcomer))?;
             most.filters.first()
         });

@@ -30,7 +30,8 @@ impl Leader {
         Self { client: LeaderClient::new(membership.clone()), has_wallet }
     }
 
-    /// Returns whether this node publishes, whether it leads or stands by. Then it asks no leader, because it reads the same source.
+    /// Returns whether this node publishes, as leader or standby. Then it asks no leader, because it reads the same
+    /// source.
     pub fn publishes(&self) -> bool {
         self.client.publishes()
     }
@@ -61,11 +62,11 @@ impl Leader {
     ///
     /// # Errors
     ///
-    /// Returns -32000 if no node leads, and nothing has changed then; -32016 if a write is not answered in time, so that its outcome is
-    /// unknown; -32005 if too many requests are under way.
+    /// Returns -32000 if no node leads, in which case nothing has changed; -32016 if a write is not answered in time,
+    /// so that its outcome is unknown; -32005 if too many requests are in progress.
     async fn forward(&self, request: &Request) -> Result<Bytes> {
         let (caller, writes) = (&request.caller, request.method.commits);
-        // The answer to a read is not older than what this node shows. A write is not rejected for that.
+        // The answer to a read must not be older than this node's state. A write is not rejected for that.
         let bounds_age = !writes && !request.published.feed().is_degraded();
         let forwarded = ForwardedRequest {
             text: request.text(),
@@ -83,11 +84,11 @@ impl Leader {
         })
     }
 
-    /// Returns the JSON of the result that the leader gives.
+    /// Returns the JSON of the leader's result.
     ///
     /// # Errors
     ///
-    /// Returns the error of that node, and those of [`forward`](Self::forward).
+    /// Returns the leader's error, or an error of [`forward`](Self::forward).
     pub async fn ask(&self, request: &Request) -> Result<Box<RawValue>> {
         let answer = self.forward(request).await?;
         let unreadable = |error: serde_json::Error| RpcError::internal(&format!("the leader's answer: {error}"));

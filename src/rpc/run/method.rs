@@ -1,4 +1,4 @@
-//! The facts of a method by which its requests are answered.
+//! The properties of a method that decide how its requests are answered.
 
 use crate::scheduler::RunTarget;
 
@@ -15,7 +15,7 @@ pub struct MethodInfo {
     pub commits: bool,
     /// The nodes that have the method.
     pub scope: MethodScope,
-    /// The part of the answer that waits until `latest` has its block, where the dialect says so.
+    /// The part of the answer that waits until `latest` has its block, if the dialect requires it.
     pub waits: SealedOnly,
     /// The node that answers.
     pub by: AnsweredBy,
@@ -35,8 +35,8 @@ pub enum MethodScope {
 }
 
 impl MethodScope {
-    /// Returns whether a node of this scope has a method of another. Those of all nodes are everywhere, and a devnet under test has those of
-    /// other nodes under test.
+    /// Returns whether a node of this scope has a method of another scope. Methods of all nodes are everywhere, and a
+    /// devnet under test also has the methods of other nodes under test.
     pub fn has(self, method: Self) -> bool {
         method == self || method == Self::Any || self == Self::TestedDevnet && method == Self::Testing
     }

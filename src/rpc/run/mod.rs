@@ -1,9 +1,10 @@
 //! One request, and its runs on the executor.
 //!
-//! [`request`] is a request with its caller, a [`step`] of it is what runs on the executor, by the [`runner`], and [`backend`]
-//! has what a run uses. Where a run has missed state of an upstream, the executor has [`remote`] fetch it. [`past`] has its older
-//! states. [`leader`] is the node of a fleet that answers what this one cannot. [`client`] has the rights and the rate of a client, [`filters`] what it
-//! polls, and [`subscriptions`] what its connection, a [`subscriber`], is sent.
+//! [`request`] is a request with its caller, a [`step`] is the part of it that the [`runner`] runs on the executor,
+//! and [`backend`] holds the data that a run uses. If a run has missed state of an upstream, the executor has
+//! [`remote`] fetch it. [`past`] holds its older states. [`leader`] is the node of a fleet that answers the requests
+//! that this one cannot. [`client`] holds the rights and the rate of a client, [`filters`] its polled filters, and
+//! [`subscriptions`] its connections' subscriptions; a [`subscriber`] receives the notifications.
 
 pub mod backend;
 pub mod catch_up;

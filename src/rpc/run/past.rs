@@ -1,4 +1,5 @@
-//! States of an upstream's blocks that are older than those that are retained: fetched for requests that name them, and cached.
+//! States of an upstream's blocks that are older than the retained ones: fetched for requests that name them, and
+//! cached.
 
 use std::{collections::VecDeque, sync::Arc, time::Instant};
 
@@ -17,10 +18,11 @@ use crate::{
     upstream::{AnnouncedReceipts, Ask, BlockError, BlockName, Upstream, UpstreamBlock, named_header},
 };
 
-/// The states of past blocks, and the blocks in the middle of which a state was asked for, each least recently used first. Each state has
-/// its own cache.
+/// The states of past blocks, and the blocks inside of which a state was requested, each in order of use, the least
+/// recently used first. Each state has its own cache.
 ///
-/// Only canonical blocks are found. The upstream says which they are, at each request unless the block is final.
+/// Only canonical blocks are found. The upstream reports which blocks are canonical, at each request unless the block
+/// is final.
 #[derive(Debug)]
 pub struct PastStates {
     /// The most bytes of all of them together.
@@ -29,14 +31,14 @@ pub struct PastStates {
     blocks: Mutex<VecDeque<Arc<SealedBlock>>>,
 }
 
-/// A search for what a request misses.
+/// A search for the state or block that a request misses.
 #[derive(Clone, Copy)]
 pub struct PastSearch<'a> {
     /// The node that is asked.
     pub upstream: &'a Upstream,
     /// The rules of its chain.
     pub spec: &'a ChainSpec,
-    /// The chain as the request has it.
+    /// The chain of the request.
     pub published: &'a Chain,
     /// The time until which it may answer.
     pub deadline: Instant,
@@ -85,14 +87,14 @@ impl PastSearch<'_> {
     }
 }
 
-/// The place of a transaction, as an upstream tells it.
+/// The position of a transaction, as an upstream reports it.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct TransactionPlace {
     block_hash: Option<B256>,
 }
 
-/// The blocks whose state a node has, as `eth_capabilities` tells them.
+/// The blocks whose state a node has, as `eth_capabilities` reports them.
 #[derive(Deserialize)]
 struct NodeCapabilities {
     state: StateCapability,
@@ -113,7 +115,8 @@ impl PastStates {
         Self { bytes, known: Mutex::default(), blocks: Mutex::default() }
     }
 
-    /// Returns the chain with what a request misses, as `unknown` says: the state of a block, or a block and the state before it.
+    /// Returns the chain with the missing part named by `unknown`: the state of a block, or a block and the state
+    /// before it.
     ///
     /// # Errors
     ///
@@ -234,7 +237,7 @@ impl PastStates {
                 (Ask::new("eth_getBlockByNumber", &(at, false), nullable), BlockId::Number(at))
             }
         };
-        // A node without the state says so, or answers null, in whatever words: it is not asked again.
+        // A node without the state returns an error in its own words, or null. It is not asked again.
         let probe = Ask::new("eth_getBalance", &(Address::ZERO, at), nullable);
         let mut answers = upstream.all(vec![block, probe], deadline.into()).await.into_iter();
         let block = answers.next().unwrap_or(Ok(None)).map_err(FetchError::from)?;

@@ -1,4 +1,4 @@
-//! The state that a request runs on: after a block, as a snapshot has it, or in the middle of a block.
+//! The state that a request runs on: after a block, of a snapshot, or in the middle of a block.
 
 use std::sync::Arc;
 
@@ -17,12 +17,12 @@ use crate::{
 };
 
 impl Backend {
-    /// Returns the snapshot that `selector` names. One in the middle of a block is made for the request, as if the block were being
-    /// built and had these transactions so far.
+    /// Returns the snapshot that `selector` names. A snapshot in the middle of a block is created for the request, as
+    /// if the block were being built and had these transactions so far.
     ///
     /// # Errors
     ///
-    /// Returns -32602 if the block has fewer transactions, or that its state or its body is not known.
+    /// Returns -32602 if the block has fewer transactions, or an error if its state or its body is not known.
     pub(in crate::rpc) fn select(&self, run: &mut Attempt<'_>, selector: Selector) -> Result<Arc<Snapshot>> {
         self.admit(run.published, selector)?;
         match selector {
@@ -68,7 +68,7 @@ impl Backend {
     ///
     /// # Errors
     ///
-    /// Returns those of [`set_up_at`](Self::set_up_at).
+    /// Returns the same errors as [`set_up_at`](Self::set_up_at).
     pub(in crate::rpc) fn set_up<'a>(
         &self,
         request: &ManyRequest,
@@ -102,7 +102,7 @@ impl Backend {
         }
         let block = match Block::newest(&snapshot) {
             Some(block) => block,
-            // An older block may be known beside the state after it.
+            // An older block may be known in addition to the state after it.
             None => run.published.block(Selector::Hash(snapshot.head_hash()))?.ok_or_else(|| {
                 let block = BlockHashOrNumber::Hash(snapshot.head_hash());
                 UnknownBlock::Contents { block }

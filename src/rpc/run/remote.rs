@@ -36,7 +36,7 @@ pub struct UpstreamGateway {
     pub forwarded: ForwardedMethods,
     /// Counts the runs that the upstream executed.
     pub executed: Counter,
-    /// The states of blocks that are older than those that are retained.
+    /// The states of blocks that are older than the retained ones.
     pub past: PastStates,
     /// The requests that the upstream may answer at once.
     pub permits: Semaphore,
@@ -88,11 +88,11 @@ impl UpstreamGateway {
         self.fetcher.upstream().ok_or_else(|| RpcError::new(-32000, text))
     }
 
-    /// Asks the upstream a question about blocks from before presim began to follow, as it was put.
+    /// Forwards a request about blocks from before presim began to follow to the upstream, unchanged.
     ///
     /// # Errors
     ///
-    /// Returns the upstream's error, or that it cannot be asked.
+    /// Returns the upstream's error, or an error if it cannot be asked.
     pub async fn forward(&self, request: &Request, out: &mut Vec<u8>) -> Result<()> {
         let answer = self.ask(request.method.name, &request.params, request.ticket.deadline()).await?;
         out.extend_from_slice(answer.get().as_bytes());
@@ -161,7 +161,7 @@ impl UpstreamGateway {
     ///
     /// # Errors
     ///
-    /// Returns -32005 if as many requests as may are under way.
+    /// Returns -32005 if the maximum number of requests is in progress.
     fn permit(&self) -> Result<SemaphorePermit<'_>> {
         self.permits.try_acquire().map_err(|_| {
             RpcError::new(

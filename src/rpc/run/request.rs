@@ -65,7 +65,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// Returns where the request runs. Questions about the past wait behind those about now.
+    /// Returns where the request runs. Requests at older blocks wait behind current ones.
     pub fn target(&self) -> RunTarget {
         if self.published.older() > 0 { RunTarget::On(LaneName::Past) } else { self.method.target }
     }

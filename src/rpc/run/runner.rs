@@ -19,8 +19,8 @@ use crate::{
     upstream::UpstreamState,
 };
 
-/// The most older blocks of a request. A call in the middle of a block names three: the block, and those whose states are after and before
-/// it.
+/// The maximum number of older blocks of a request. A call in the middle of a block names three: the block, and the
+/// blocks whose states are after and before it.
 const MOST_OLDER: usize = 5;
 
 /// The workers with all that a run needs besides its request.
@@ -55,7 +55,7 @@ impl Waiters {
 }
 
 impl RequestRunner {
-    /// Creates the runner of a node. The state that runs miss comes from `remote`, if there is one.
+    /// Creates the runner of a node. State that runs miss is fetched from `remote`, if there is one.
     pub fn new(
         backend: Arc<Backend>,
         executor: Executor,
@@ -102,8 +102,8 @@ impl RequestRunner {
         self.host.snapshots.load()
     }
 
-    /// Returns a request that has failed because the chain does not retain what it names, with what the upstream has of it. The request can
-    /// then run again.
+    /// Returns a request that failed because the chain does not retain a block, with the upstream's data for that
+    /// block. The request can then run again.
     ///
     /// # Errors
     ///

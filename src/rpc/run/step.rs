@@ -28,7 +28,7 @@ pub struct RequestStep<F> {
 pub struct StepOutcome<T> {
     /// The value of the work.
     pub result: Result<T>,
-    /// The answer as far as the work has written it.
+    /// The answer written by the work so far.
     pub out: Vec<u8>,
     /// The commit that must be on disk before the answer is sent.
     pub commit: Commit,
@@ -72,12 +72,12 @@ where
         };
         let mut result = (self.work)(&self.runner.backend, &mut run);
         let Attempt { overlay, meter, mut out, commit, by, .. } = run;
-        // The executor reads in the overlay's meter why a run was stopped, and a handler that executes no call has its own.
+        // The executor reads in the overlay's meter why a run was stopped, but a handler that executes no call has its
+        // own meter.
         if result.is_err() && meter.stopped().is_some() {
             overlay.meter = meter;
         }
-        // An answer counts for its connection from the moment when it is made, because it may wait for the connection's
-        // thread.
+        // An answer counts for its connection from its creation, because it may wait for the connection's thread.
         if result.is_ok() && !overlay.has_missed() && !self.request.method.commits && self.target() != RunTarget::Inline
         {
             result = self.request.room.take(&mut out).and(result);
@@ -100,9 +100,9 @@ where
 }
 
 impl RequestRunner {
-    /// Runs a step of a request on its target, and waits until its commit is on disk, and, on a chain under test, until its transactions
-    /// are mined or drafted. Returns the step's value, and the answer as far as the step has written it. Sets `by` to the rules by which
-    /// it has run.
+    /// Runs a step of a request on its target, and waits until its commit is on disk, and, on a chain under test,
+    /// until its transactions are mined or drafted. Returns the step's value, and the part of the answer that the step
+    /// has written. Sets `by` to the rules by which it has run.
     ///
     /// # Errors
     ///
@@ -132,11 +132,11 @@ impl RequestRunner {
         Ok((done, out))
     }
 
-    /// Runs a step of a request like [`run_by`](Self::run_by), whatever the rules.
+    /// Runs a step of a request like [`run_by`](Self::run_by), under any rules.
     ///
     /// # Errors
     ///
-    /// Returns those of [`run_by`](Self::run_by).
+    /// Returns the same errors as [`run_by`](Self::run_by).
     pub async fn run<T: Send + 'static>(
         self: &Arc<Self>,
         request: Request,
@@ -149,7 +149,7 @@ impl RequestRunner {
     ///
     /// # Errors
     ///
-    /// Returns those of [`run_by`](Self::run_by).
+    /// Returns the same errors as [`run_by`](Self::run_by).
     pub async fn write(
         self: &Arc<Self>,
         request: Request,
@@ -159,7 +159,7 @@ impl RequestRunner {
     }
 }
 
-/// Waits until what an answer acknowledges is on disk.
+/// Waits until the commit that an answer acknowledges is on disk.
 ///
 /// # Errors
 ///

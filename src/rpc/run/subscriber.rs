@@ -1,4 +1,4 @@
-//! The receiver of a connection's answers and notifications: a WebSocket, up to the bounds of what is unsent.
+//! The receiver of a connection's answers and notifications: a WebSocket, with bounds on unsent bytes.
 
 use std::sync::{
     Arc,
@@ -17,7 +17,7 @@ use crate::rpc::limits::memory::{MemoryQuota, SharedBytes};
 /// The bounds of one connection.
 #[derive(Clone, Copy, Debug)]
 pub struct SocketBounds {
-    /// Messages under way or unsent.
+    /// Messages in progress or unsent.
     pub max_in_flight: usize,
     /// Bytes unsent.
     pub max_unsent: usize,
@@ -77,11 +77,11 @@ pub struct Subscriber {
     ending: watch::Sender<Option<String>>,
 }
 
-/// The bytes of a notification beside its text.
+/// The bytes of a notification in addition to its text.
 const ENTRY: usize = 128;
 
 impl Subscriber {
-    /// Creates the subscriber of a connection that holds bytes in `memory`, and whose messages are written from `out`.
+    /// Creates the subscriber of a connection that holds bytes in `memory`. Its messages are sent to `out`.
     pub fn new(memory: Arc<MemoryQuota>, bounds: SocketBounds, out: mpsc::UnboundedSender<Outgoing>) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Self {

@@ -63,7 +63,8 @@ pub enum Subject {
         /// Whether the transaction is sent in full instead of as its hash.
         full: bool,
     },
-    /// The begin and the end of a synchronisation. presim has none, because what is published is complete, so nothing is sent.
+    /// The begin and the end of a synchronisation. presim never synchronises, because the published state is complete,
+    /// so nothing is sent.
     Syncing,
     /// The block being built, in full, after each sub-block.
     NewFlashblocks,
@@ -86,9 +87,9 @@ pub enum Subject {
 pub struct ChangeFilter {
     /// The accounts. All, if it names none.
     pub addresses: AddressSet,
-    /// The slots, of which alone changes are told. If it names none, changes of all slots and of the accounts are told.
+    /// The slots whose changes are sent. If empty, changes of all slots and of the accounts are sent.
     pub slots: HashSet<U256>,
-    /// The snapshot since which the first notification tells the changes.
+    /// The snapshot from which the first notification reports the changes.
     pub from: Option<SnapshotId>,
 }
 
@@ -124,7 +125,7 @@ pub struct PendingSubscriptions {
     dialect: &'static Dialect,
     /// The ids that were promised but have not begun.
     ids: Mutex<Vec<u64>>,
-    /// The message's permit to be under way.
+    /// The message's permit to be in progress.
     permit: Mutex<Option<OwnedSemaphorePermit>>,
 }
 
@@ -144,7 +145,7 @@ impl Subscriptions {
         }
     }
 
-    /// Ends a connection's subscriptions, including those that requests under way still ask for.
+    /// Ends a connection's subscriptions, including any that requests in progress still ask for.
     pub fn forget(&self, subscriber: &Subscriber) {
         self.change(|list| {
             subscriber.end();
@@ -159,7 +160,7 @@ impl Subscriptions {
         })
     }
 
-    /// Returns the subscription by which a connection is told of standing bundles.
+    /// Returns the subscription by which a connection receives the news of standing bundles.
     pub fn watcher(&self, watch: WatchId) -> Option<u64> {
         self.list().iter().find(|one| one.is_about(watch)).map(|one| one.id)
     }
@@ -229,12 +230,12 @@ impl PendingSubscriptions {
         Self { subscriptions, subscriber, dialect, ids: Mutex::default(), permit: Mutex::new(permit) }
     }
 
-    /// Releases the message's permit to be under way, because it waits for something with a bound of its own.
+    /// Releases the message's permit to be in progress, because it waits for something with its own bound.
     pub fn release(&self) -> Option<OwnedSemaphorePermit> {
         self.permit.lock().take()
     }
 
-    /// Lets the connection be told of standing bundles, in the place of another one.
+    /// Subscribes the connection to standing bundles, in place of another one.
     ///
     /// # Errors
     ///
@@ -244,7 +245,7 @@ impl PendingSubscriptions {
         self.start(Subject::Watch(watch)).map(drop)
     }
 
-    /// Returns whether the connection is told of these standing bundles.
+    /// Returns whether the connection receives the news of these standing bundles.
     pub fn is_told_of(&self, watch: WatchId) -> bool {
         let is_here = |one: &Subscription| one.subscriber.id() == self.subscriber.id();
         self.subscriptions.list().iter().any(|one| one.is_about(watch) && is_here(one))

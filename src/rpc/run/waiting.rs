@@ -1,5 +1,6 @@
-//! Receipts that imply their block: in a dialect that says so, receipts and the block of a transaction are told when `latest`
-//! has the block. So whoever has a receipt finds its effects at `latest`, and the next nonce of its sender.
+//! Receipts that imply their block: in some dialects, receipts and the block of a transaction are shown only once
+//! `latest` has the block. So a client with a receipt finds its effects, and the next nonce of its sender, at
+//! `latest`.
 
 use alloy_primitives::U64;
 use serde::Deserialize;
@@ -29,18 +30,18 @@ struct OfBlock {
 }
 
 impl Backend {
-    /// Returns whether what `dialect` tells of receipts waits until `latest` has their block.
+    /// Returns whether `dialect` withholds receipts until `latest` has their block.
     fn hides_unsealed(&self, dialect: &Dialect) -> bool {
         dialect.receipts_wait && self.receipts_wait
     }
 
-    /// Returns whether what is in block `number` waits in `dialect` until `latest` has the block.
+    /// Returns whether `dialect` withholds the content of block `number` until `latest` has the block.
     pub(in crate::rpc) fn is_unsealed(&self, dialect: &Dialect, published: &Chain, number: u64) -> bool {
         self.hides_unsealed(dialect) && number > published.head().number()
     }
 
-    /// Returns the block of `selector`, whose receipts are asked for. In a dialect in which receipts wait, `None` if
-    /// `latest` does not have the block yet, or if it is a block as a snapshot was building it.
+    /// Returns the block of `selector`, for its receipts. In a dialect in which receipts wait, `None` if `latest` does
+    /// not have the block yet, or if it is a block as a snapshot was building it.
     pub(in crate::rpc) fn block_of_receipts(
         &self,
         dialect: &Dialect,
@@ -53,7 +54,7 @@ impl Backend {
         }
         match block {
             Some(block) if self.is_unsealed(dialect, published, block.number()) => Ok(None),
-            // The hash of the block while it was being built stands for the block that became of it.
+            // The hash of the block while it was being built also identifies the resulting block.
             Some(block) if block.is_open() => match selector {
                 Selector::Hash(_) => self.block(published, Selector::Number(block.number())),
                 _ => Ok(None),
@@ -62,7 +63,7 @@ impl Backend {
         }
     }
 
-    /// Returns whether null, as this node's answer to `request`, stands for receipts that the node does not tell yet.
+    /// Returns whether null, as this node's answer to `request`, may hide receipts that the node does not show yet.
     pub(in crate::rpc) fn hides(&self, request: &Request) -> bool {
         let (published, dialect) = (&request.published, request.caller.dialect);
         if !self.hides_unsealed(dialect) {
@@ -77,8 +78,8 @@ impl Backend {
         }
     }
 
-    /// Withholds what waits in the answer of another node to `request`: that node may have blocks that `latest` does not
-    /// have here yet. The answer is what is in `out` after `start`.
+    /// Withholds unsealed content in the answer of another node to `request`: that node may have blocks that `latest`
+    /// does not have here yet. The answer begins in `out` at `start`.
     pub(in crate::rpc) fn hide(&self, request: &Request, now: &Chain, out: &mut Vec<u8>, start: usize) {
         let waits = request.method.waits;
         if waits == SealedOnly::Nothing || !self.hides_unsealed(request.caller.dialect) {

@@ -1,4 +1,4 @@
-//! The open connections: what belongs to one, the bounds on their number, and the choice of one to close for a new one.
+//! The open connections: the data of each, the bounds on their number, and the choice of one to close for a new one.
 
 use std::{
     collections::BTreeMap,
@@ -39,9 +39,10 @@ impl ConnectionLimits {
 
 /// The open connections.
 ///
-/// At a bound, a connection is closed for the new one, so that silent connections cannot lock others out: one of a peer
-/// that is not known yet ([`Progress::is_known`]), else one without a request under way, and of several the one that has been
-/// idle longest. A connection of another transport than HTTP, if its peer is known, is never closed for another, because clients keep it open on purpose.
+/// At a bound, a connection is closed for the new one, so that silent connections cannot lock others out. The first
+/// choice is one of a peer that is not known yet ([`Progress::is_known`]), then one without a request in progress; of
+/// several, the one that has been idle longest. A connection of another transport than HTTP, if its peer is known, is
+/// never closed for another, because clients keep it open on purpose.
 /// The table is used when a connection opens, closes or is upgraded, and by no request.
 #[derive(Debug)]
 pub struct Connections {
@@ -162,7 +163,7 @@ impl Connections {
         }
     }
 
-    /// Has the connections end when their requests under way have been answered.
+    /// Ends the connections once their requests in progress have been answered.
     pub fn stop(&self) {
         self.stopping.send_replace(true);
     }

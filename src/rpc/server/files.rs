@@ -1,4 +1,4 @@
-//! Files that the node serves to browsers beside JSON-RPC: a page, and what belongs to it.
+//! Files that the node serves to browsers in addition to JSON-RPC: a page and its resources.
 
 use alloy_primitives::keccak256;
 use bytes::Bytes;
@@ -88,7 +88,7 @@ impl ServedFiles {
     }
 }
 
-/// Returns whether a browser asks, which names HTML. `*/*` alone is what other clients send.
+/// Returns whether a browser sent the request, because it accepts HTML by name. Other clients send only `*/*`.
 fn accepts_html(headers: &HeaderMap) -> bool {
     let values = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
     values.flat_map(|value| value.split(',')).any(|range| {

@@ -59,7 +59,7 @@ pub struct HttpService {
 }
 
 impl HttpService {
-    /// Returns the parts that serve a connection with many messages under way.
+    /// Returns the parts that serve a connection with many messages in progress.
     pub fn session(&self) -> Session {
         Session {
             front: self.front.clone(),

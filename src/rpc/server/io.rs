@@ -20,7 +20,7 @@ pub struct IoThreads {
 #[derive(Debug)]
 struct IoThread {
     runtime: Handle,
-    /// Held by each connection of the thread, whose number is that of the other references.
+    /// Held by each connection of the thread. The other references count its connections.
     connections: Arc<()>,
     thread: Option<JoinHandle<()>>,
 }
@@ -35,8 +35,8 @@ impl IoThreads {
         let (stop, stopping) = watch::channel(false);
         let threads = (0..count.max(1))
             .map(|index| {
-                // Results of workers come before unread requests. By default tokio looks at them once in 31 turns, so
-                // under overload they would wait for seconds.
+                // Workers' results take precedence over unread requests. By default tokio polls them once in 31 turns,
+                // so under overload they would wait for seconds.
                 let runtime = Builder::new_current_thread().global_queue_interval(1).enable_all().build()?;
                 let handle = runtime.handle().clone();
                 let mut stopping = stopping.clone();
@@ -60,7 +60,7 @@ impl IoThreads {
         }
     }
 
-    /// Returns a receiver for each thread, which gets a message when the thread's event loop comes round.
+    /// Returns a receiver for each thread, which gets a message when the thread's event loop next runs.
     pub fn pulse(&self) -> Vec<oneshot::Receiver<()>> {
         let pulses = self.threads.iter().map(|thread| {
             let (tell, told) = oneshot::channel();
@@ -94,8 +94,8 @@ impl IoThreads {
 /// Makes the calling thread wait, on wake-up, until the current thread of its core pauses or its time slice ends
 /// (`SCHED_BATCH`, sched(7)).
 ///
-/// Requests wake the thread, and its core is mostly that of a worker, or of a client that is sending more. Preempting
-/// either for each request costs two switches, and finds one request to read where there would soon be several.
+/// Requests wake the thread, and its core usually runs a worker, or a client that is sending more. Preempting either
+/// for each request costs two switches, and finds one request to read where there would soon be several.
 #[cfg(target_os = "linux")]
 fn use_batch_scheduling() {
     let param = libc::sched_param { sched_priority: 0 };

@@ -68,7 +68,7 @@ struct IpcServer {
 }
 
 impl FrontActor {
-    /// Serves the connections of `listener`, and those of the Unix socket `ipc`, on the threads of `io`. The bytes that
+    /// Serves the connections of `listener` and of the Unix socket `ipc` on the threads of `io`. The bytes that
     /// connections hold count in `memory`.
     pub fn serve(
         listener: TcpListener,
@@ -105,7 +105,7 @@ impl Actor for FrontActor {
     type Context = Context<Self>;
 }
 
-/// Accepts no more connections, and lets requests under way end, at most for this long.
+/// Stops accepting connections, and lets requests in progress finish, at most for this long.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub struct Stop(pub Duration);

@@ -28,9 +28,9 @@ pub struct ServerConfig {
     pub read_timeout: Duration,
     /// Maximum time that a request waits for the snapshot that it asks for at least.
     pub max_catch_up: Duration,
-    /// Maximum time for which a connection may stand still.
+    /// Maximum time for which a connection may make no progress.
     pub io_timeout: Duration,
-    /// The hosts that requests may name, beside this machine's names and the address of the port.
+    /// The hosts that requests may name, in addition to this machine's names and the address of the port.
     pub hosts: Vec<String>,
     /// The origins of pages that may call.
     pub origins: Vec<String>,

@@ -28,7 +28,8 @@ const SHORTEST_BEGINNING: usize = 6;
 
 /// The requests that wait for approval: batches, and messages to be signed.
 ///
-/// All of them are approved in one way, and this text says "batch" for each. A batch waits while the future of [`ask`](Self::ask) is held, and at most until a timeout. Decisions and withdrawals
+/// Both are approved in the same way, and the comments here say "batch" for either. A batch waits while the future of
+/// [`ask`](Self::ask) is held, and at most until a timeout. Decisions and withdrawals
 /// happen under one lock, so that a batch that is reported as approved was still waiting. Its digest is compared under
 /// the same lock, so that the approved batch is the one that was shown.
 ///
@@ -96,7 +97,7 @@ pub enum DecisionError {
 struct Questions {
     /// In the order of arrival.
     waiting: BTreeMap<u64, WaitingBatch>,
-    /// The hashes of ids that stay taken. In the order of the batches' arrival, which is that of the ids' expiry.
+    /// The hashes of ids that stay taken, in order of the batches' arrival, and so of the ids' expiry.
     withdrawn: BTreeMap<u64, B256>,
     /// The times until which these ids stay taken, and the clients that asked, by the hashes of the ids.
     taken: B256Map<(Instant, ClientName)>,
@@ -114,7 +115,7 @@ struct WaitingBatch {
     decision: oneshot::Sender<Decision>,
 }
 
-/// The name of a client's token. `None` stands for all clients without a token.
+/// The name of a client's token. `None` is shared by all clients without a token.
 type ClientName = Option<String>;
 
 #[derive(Clone, Copy, Debug)]

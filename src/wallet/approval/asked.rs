@@ -10,7 +10,7 @@ use crate::wallet::{BatchId, ShownField};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Asked {
-    /// Id of the request: that of the batch, or a random one.
+    /// Id of the request: the batch's, or a random one.
     pub id: BatchId,
     /// The account that signs.
     #[schemars(with = "String")]
@@ -90,7 +90,8 @@ pub struct AskedBatch {
     /// Maximum gas fees of the transactions in wei. Transactions with higher ones are not signed.
     #[schemars(with = "String")]
     pub most_fees: U256,
-    /// The fees that a chain of the OP stack takes beside gas, for data on L1 and for its operator, in wei, as estimated.
+    /// The estimated fees that a chain of the OP stack takes in addition to gas, for data on L1 and for its operator,
+    /// in wei.
     #[serde(default, skip_serializing_if = "U256::is_zero")]
     #[schemars(with = "String")]
     pub data_fees: U256,

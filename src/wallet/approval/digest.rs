@@ -1,4 +1,4 @@
-//! The digest of a request that waits for approval: an approver who names it agrees to this one and to no other.
+//! The digest of a request that waits for approval. An approver who names it agrees to exactly this request.
 
 use std::{fmt, str::FromStr};
 
@@ -34,7 +34,7 @@ struct PreimageCall {
     gas_limit: Option<u64>,
 }
 
-/// The part of a request for a signature that an approver decides on. Its encoding is shorter than that of any batch.
+/// The part of a request for a signature that an approver decides on. Its encoding is shorter than any batch's.
 #[derive(Debug, RlpEncodable)]
 struct SignaturePreimage {
     chain_id: u64,

@@ -1,4 +1,4 @@
-//! Approval: what is asked of a person, in words, and the socket over which the decision comes.
+//! Approval: the question to a person, in words, and the socket that receives the decision.
 
 mod approvals;
 mod asked;

@@ -23,7 +23,7 @@ pub enum Request {
     Approve { id: String, digest: DigestPrefix },
     /// Rejects the batch.
     Reject { id: String },
-    /// Asks what it costs to replace the waiting transactions of a batch, by ones that do nothing if it `cancels`.
+    /// Asks for the cost of replacing the waiting transactions of a batch, by empty ones if it `cancels`.
     Quote { id: String, cancels: bool },
     /// Signs the waiting transactions of a batch once more, with higher fees, which the operator was shown.
     Bump { id: BatchId, bounds: FeeBounds },
@@ -39,7 +39,7 @@ pub enum Answer {
     Waiting(WaitingList),
     /// The batch that was asked for.
     Shown(Box<Question>),
-    /// The next batch. `None` if none has come for some time.
+    /// The next batch. `None` if none has arrived for some time.
     Next(Option<Box<Question>>),
     /// The batch was approved.
     Approved { id: BatchId },
@@ -69,7 +69,7 @@ pub struct WaitingList {
 /// The withdrawn ids of one client.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 pub struct WithdrawnIds {
-    /// Name of the client's token. `None` stands for all clients without a token.
+    /// Name of the client's token. `None` is shared by all clients without a token.
     pub client: Option<String>,
     /// Number of ids.
     pub ids: usize,

@@ -1,4 +1,4 @@
-//! The questions to an approver: requests in words, with what the simulation says of them.
+//! The questions to an approver: requests in words, with the results of the simulation.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -167,7 +167,7 @@ impl<'a> QuestionReader<'a> {
         lines
     }
 
-    /// Reads words, and adds a warning of young contracts among those that may spend.
+    /// Reads words, and adds a warning if a contract that may spend is young.
     fn words(&mut self, read: impl FnOnce(&mut WordReader<'_>) -> CallWords) -> Vec<String> {
         let CallWords { mut lines, spenders } = self.read(read);
         for spender in spenders {

@@ -1,7 +1,7 @@
-//! The words in which an approver reads what a call does: the usual functions of tokens, routers and multicalls, by
+//! Describes in words, for an approver, what a call does: the usual functions of tokens, routers and multicalls, by
 //! their selectors and parameters.
 //!
-//! The words say what a contract of that kind does with such data. What this contract does is seen in the simulation.
+//! The words describe what a contract of that kind does with such data. The simulation shows what this contract does.
 
 use alloy_dyn_abi::DynSolValue;
 use alloy_primitives::{
@@ -63,7 +63,7 @@ const MAX_LINES: usize = 64;
 const DEEPEST: usize = 3;
 /// Number of characters of a symbol that are shown.
 const SHOWN_SYMBOL: usize = 20;
-/// Amounts from here on are no amounts that anybody has: they stand for everything.
+/// Amounts from here on are treated as unlimited, because no account holds as much.
 const UNLIMITED: U256 = U256::from_limbs([0, 0, 0, 1 << 63]);
 
 /// A call whose data is read.
@@ -239,7 +239,7 @@ impl<'a> WordReader<'a> {
 
     fn swap(&mut self, call: ReadCall<'_>, function: RouterFunctions::RouterFunctionsCalls) -> String {
         use RouterFunctions::RouterFunctionsCalls as Calls;
-        // The amounts of what is paid and of what comes, `None` where they are ether, and which of them is a limit.
+        // The amounts paid and received, `None` if in ether, and which of them is a limit.
         let paid = call.value;
         let (pays, gets, is_exact, path, to) = match function {
             Calls::swapExactTokensForTokens(one) => ((one.amount, false), (one.limit, false), true, one.path, one.to),
@@ -281,7 +281,7 @@ impl<'a> WordReader<'a> {
         format!("{terms}, by the path {shown}{more}, for {to}")
     }
 
-    /// Returns an amount of a token in words. `known` is the contract whose address the reader sees beside the words.
+    /// Returns an amount of a token in words. `known` is the contract whose address the reader already sees.
     fn amount(&mut self, value: U256, token: Address, known: Option<Address>) -> String {
         let name = self.name(token, known);
         if value >= UNLIMITED {

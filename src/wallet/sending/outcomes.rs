@@ -1,7 +1,7 @@
-//! The outcomes: what became of the transactions whose nonces are used, and storing it.
+//! Determines and stores the outcomes of transactions whose nonces are used.
 //!
-//! An outcome is stored as soon as it is known, so that a restart does not forget it, and the transaction stays aside in the
-//! pool, because a reorg may take the block back. When the outcome is final, its transaction leaves the pool, too.
+//! An outcome is stored as soon as it is known, so that it survives a restart. The transaction stays set aside in the
+//! pool, because a reorg may revert the block. When the outcome is final, its transaction leaves the pool, too.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -49,7 +49,7 @@ impl WalletSender {
         tokio::join!(self.sending.submit(&self.wallet.pool), self.record_outcomes());
     }
 
-    /// Reads the outcomes of the transactions that stand aside, which were stored before a restart.
+    /// Reads the outcomes, stored before a restart, of the transactions that are set aside.
     fn restore(&self) {
         let pool = &self.wallet.pool;
         let mut outcomes = self.sending.outcomes.lock();
@@ -67,7 +67,7 @@ impl WalletSender {
         }
     }
 
-    /// Advances the pool with the chain, and records the outcomes of the transactions that stand aside.
+    /// Advances the pool with the chain, and records the outcomes of the transactions that are set aside.
     async fn record_outcomes(&self) {
         let mut changes = self.wallet.pool.changes();
         let mut retries = BTreeMap::<NonceOf, Retry>::new();
@@ -107,7 +107,7 @@ impl WalletSender {
         if missed.is_empty() {
             return Held::default();
         }
-        // Nonces that cannot be fetched are asked for again.
+        // Nonces that cannot be fetched are requested again.
         self.sending.fetch(&missed).await
     }
 
@@ -158,8 +158,8 @@ impl WalletSender {
         retries.values().map(|retry| retry.due).chain(next).min()
     }
 
-    /// Forgets the outcomes that do not hold any more, because a reorg has taken their blocks back. Returns those of
-    /// transactions that are still in the pool.
+    /// Forgets the outcomes that no longer hold, because a reorg has reverted their blocks. Returns the ones whose
+    /// transactions are still in the pool.
     fn remove_void(&self, published: &Chain) -> Vec<B256> {
         let mut void = Vec::new();
         self.sending.outcomes.lock().retain(|hash, found| {

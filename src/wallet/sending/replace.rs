@@ -1,4 +1,4 @@
-//! Replacing a batch's transactions that wait, at the word of an approver: with higher fees, or to cancel them.
+//! Replaces a batch's waiting transactions on an approver's command: with higher fees, or to cancel them.
 
 use std::sync::Arc;
 
@@ -21,7 +21,8 @@ use crate::{
 
 /// Gas of a transaction that does nothing.
 const EMPTY_TX_GAS: u64 = 21_000;
-/// Number of times that state is fetched for the fees beside gas: their parameters are in the slots of one contract.
+/// Number of times that state is fetched for the fees other than gas: their parameters are in the slots of one
+/// contract.
 const DATA_FEE_ROUNDS: usize = 3;
 
 /// The kind of a replacement.
@@ -49,7 +50,7 @@ pub struct ReplacementQuote {
 pub struct ReplacedBatch {
     /// Id of the batch.
     pub id: BatchId,
-    /// The hash of each transaction, and that of its replacement.
+    /// The hash of each transaction, and the hash of its replacement.
     pub transactions: Vec<(B256, B256)>,
 }
 
@@ -107,7 +108,7 @@ impl Wallet {
     /// Returns the [`ReplaceError`] of the first problem. Nothing is replaced then.
     pub async fn replace(&self, id: &str, how: Replacing, bounds: FeeBounds) -> Result<ReplacedBatch, ReplaceError> {
         let sending = self.sending.as_ref().ok_or(ReplaceError::NoUpstream)?;
-        // One after another, because each begins with what the one before has stored.
+        // One after another, because each begins with the state that the previous one has stored.
         let _alone = sending.replacing.lock().await;
         let (id, batch) = self.find_to_replace(id).await?;
         let data = self.data_fees(&self.waiting_of(&batch, how)).await;
@@ -132,7 +133,7 @@ impl Wallet {
 
     /// Returns the transactions of a batch that wait and are to be replaced.
     fn waiting_of(&self, batch: &TakenBatch, how: Replacing) -> Vec<ToReplace> {
-        // The executor harms nobody, and later batches may count on it.
+        // The executor does no harm, and later batches may rely on it.
         let deployment = batch.deployment.filter(|_| how == Replacing::Bump);
         let all = deployment.into_iter().chain(batch.transactions.iter().copied());
         all.filter_map(|of| Some(ToReplace { of, pooled: self.waiting_version(batch, of)?, how })).collect()
@@ -189,8 +190,8 @@ impl Wallet {
         self.pool.own_with_nonce(&sender, nonce).filter(|waiting| Arc::ptr_eq(waiting, &pooled))
     }
 
-    /// Returns the fees that the OP stack takes beside gas for replacements of these transactions, in wei, as estimated. Zero on
-    /// other chains, and where the state that tells them cannot be fetched.
+    /// Returns the estimated fees that the OP stack takes in addition to gas for replacements of these transactions,
+    /// in wei. Zero on other chains, and if the state for the estimate cannot be fetched.
     async fn data_fees(&self, waiting: &[ToReplace]) -> U256 {
         let Some(sending) = &self.sending else { return U256::ZERO };
         let mut held = Held::default();
@@ -220,7 +221,7 @@ impl Wallet {
         Ok(total(each))
     }
 
-    /// Returns fees that replace those of a transaction, and that the next block takes, with room for the blocks after it.
+    /// Returns fees high enough to replace a transaction and to enter the next block, with room for later blocks.
     fn raised(&self, tx: &TxEnvelope) -> CallFees {
         let asked =
             CallFees::Market { max_fee: None, max_priority: self.sending.as_ref().and_then(|sending| sending.tip()) };
@@ -230,13 +231,13 @@ impl Wallet {
         )
     }
 
-    /// Returns the lowest fees that replace those of a transaction, and that the next block takes.
+    /// Returns the lowest fees that replace a transaction and enter the next block.
     fn least_raised(&self, tx: &TxEnvelope) -> CallFees {
         let least = self.fees.least_price(&self.pool.published());
         self.raised_to(tx, CallFees::Market { max_fee: Some(least), max_priority: None })
     }
 
-    /// Returns fees that replace those of a transaction, and are at least `usual`.
+    /// Returns fees high enough to replace a transaction, and at least `usual`.
     fn raised_to(&self, tx: &TxEnvelope, usual: CallFees) -> CallFees {
         let bump = u128::from(self.pool.price_bump());
         let more = |fee: u128| fee.saturating_add((fee.saturating_mul(bump)).div_ceil(100)).saturating_add(1);

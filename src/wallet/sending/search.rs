@@ -1,4 +1,5 @@
-//! Looking for what has used a nonce: in the blocks that presim has followed, and at the upstream for the others.
+//! Finds the transactions that used a nonce: in the blocks that presim has followed, and at the upstream for the
+//! others.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -36,7 +37,7 @@ pub(super) type NonceOf = (Address, u64);
 /// The outcomes of the versions of one transaction.
 pub(super) type Fate = Vec<(B256, TxOutcome)>;
 
-/// The search for what has used a nonce.
+/// A search for the transaction that used a nonce.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Retry {
     since: Instant,
@@ -85,7 +86,7 @@ struct ReceiptAnswer {
     logs: Vec<Log>,
 }
 
-/// A block of which the senders are looked at.
+/// A block whose senders are searched.
 #[derive(Deserialize)]
 struct TakerBlock {
     hash: B256,
@@ -104,7 +105,7 @@ struct TakerTx {
     authorization_list: Vec<SignedAuthorization>,
 }
 
-/// A search for what has used nonces: in the blocks that are published, and at the upstream.
+/// A search for the transactions that used nonces: in the published blocks, and at the upstream.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NonceSearch<'a> {
     pub spec: &'a ChainSpec,
@@ -113,8 +114,8 @@ pub(super) struct NonceSearch<'a> {
 }
 
 impl NonceSearch<'_> {
-    /// Looks for what has used these nonces, for all of them together. Returns the outcomes that were found, each with whether
-    /// it is certain. The searches in `retries` that find nothing are put off.
+    /// Searches for the transactions that used these nonces, all of them together. Returns the outcomes found, each
+    /// with whether it is certain. Searches in `retries` that find nothing are postponed.
     pub(super) async fn find(
         &self,
         nonces: BTreeMap<NonceOf, &Versions>,
@@ -147,7 +148,8 @@ impl NonceSearch<'_> {
         found
     }
 
-    /// Asks the upstream what has used nonces in blocks that presim has not followed. Returns an answer for each.
+    /// Asks the upstream which transactions used nonces in blocks that presim has not followed. Returns an answer for
+    /// each.
     async fn ask(&self, nonces: &[(NonceOf, &Versions)]) -> Vec<UpstreamAnswer> {
         let deadline = Instant::now() + 2 * self.sending.settings.timeout;
         let receipt = |hash: &B256| Ask::<Option<ReceiptAnswer>>::typed("eth_getTransactionReceipt", &(hash,));

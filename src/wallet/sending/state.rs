@@ -24,7 +24,7 @@ use crate::{
 /// Blocks of a fee history, and the percentile of the tips in each that is taken.
 const FEE_BLOCKS: u64 = 20;
 const FEE_PERCENTILE: f64 = 60.0;
-/// The tip in wei per gas that is offered if the history has none: that of geth, and of nodes of the OP stack.
+/// The tip in wei per gas if the history has none: the default of geth, and of nodes of the OP stack.
 const USUAL_TIP: u128 = 1_000_000_000;
 const USUAL_OP_TIP: u128 = 1_000_000;
 
@@ -147,8 +147,8 @@ impl Sending {
         }
     }
 
-    /// Asks the upstream for the next nonce of `account`, and for the fees if `head` is a new block, in one round trip.
-    /// Without an answer, what is known holds: the batch is stored, and its status says what becomes of it.
+    /// Asks the upstream for the next nonce of `account`, and for the fees if `head` is a new block, in one round
+    /// trip. Without an answer, the known values hold: the batch is stored, and its status reports the outcome.
     pub async fn refresh(&self, account: Address, head: B256) {
         let read = |count: U64| Ok(Looked::Count(count.to()));
         let count = Ask::parsed("eth_getTransactionCount", &(account, "pending"), read);
@@ -185,7 +185,7 @@ impl Sending {
         self.tip.load().as_ref().map(|known| known.1)
     }
 
-    /// Returns the account's next nonce as the upstream told it last, after the transactions that wait there.
+    /// Returns the account's next nonce as last reported by the upstream, after the transactions that wait there.
     pub fn count(&self, account: &Address) -> Option<u64> {
         self.counts.lock().get(account).copied()
     }
@@ -220,7 +220,7 @@ impl Sending {
     }
 }
 
-/// Reads the tip from a fee history: the percentile of the blocks' tips, without those of blocks that have none.
+/// Reads the tip from a fee history: the percentile of the blocks' tips, without blocks that have none.
 fn suggested(history: FeeHistoryAnswer) -> Option<u128> {
     let tips = history.reward.unwrap_or_default().into_iter().flatten().map(|tip| tip.saturating_to());
     let mut tips: Vec<u128> = tips.filter(|tip| *tip > 0).collect();

@@ -1,4 +1,4 @@
-//! Submission: sending what waits in the pool, and sending it again.
+//! Submission: sends the pool's waiting transactions, and repeats them.
 
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ impl Sending {
         }
     }
 
-    /// Has the sender look at what waits, because the chain has moved.
+    /// Wakes the sender to check the waiting transactions, because the chain has changed.
     pub(super) fn wake(&self) {
         self.woken.notify_one();
     }

@@ -94,7 +94,7 @@ impl<'a> OpBlock<'a> {
         let ran = self.evm.transact_raw(env);
         let ResultAndState { result, state } = ran.map_err(|error| BlockExecutionError::evm(error, *tx.tx_hash()))?;
         if !keep(self.evm.db()) {
-            // The parameters may be those of state that is missing.
+            // The parameters may derive from missing state.
             self.evm.inner.ctx.chain = OpBlockFees::default();
             return Ok(false);
         }
@@ -136,7 +136,7 @@ impl<'a> OpBlock<'a> {
             return Ok(0);
         }
         let ctx = &mut self.evm.inner.ctx;
-        // The parameters are those after the block's first transaction.
+        // The parameters are the ones after the block's first transaction.
         let Ok(info) = ctx.chain.info(ctx.journaled_state.database, self.fork);
         let footprint = info.da_footprint(encoded).unwrap_or_default();
         let available = self.header.gas_limit.saturating_sub(self.da_footprint);

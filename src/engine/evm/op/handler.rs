@@ -1,4 +1,4 @@
-//! The handler of the OP stack's transactions: deposits, and the fees that signed transactions pay beside their gas.
+//! The handler of the OP stack's transactions: deposits, and the fees that signed transactions pay in addition to gas.
 
 use std::marker::PhantomData;
 
@@ -50,7 +50,7 @@ pub struct OpBlockFees {
 }
 
 impl OpBlockFees {
-    /// Returns the fees of unsigned calls, which pay nothing beside their gas.
+    /// Returns the fees of unsigned calls, which pay only for gas.
     pub fn waived() -> Self {
         Self { info: Some(L1BlockInfo::default()), l1_fee: U256::ZERO }
     }
@@ -97,13 +97,13 @@ impl<E: EvmTr<Context: OpContext, Frame = EthFrame>> OpHandler<E> {
     }
 }
 
-/// Settles the refund of a transaction that has used `used` gas, after it has paid for all of it: what it paid for the refunded
-/// gas goes back to the sender.
+/// Settles the refund of a transaction that has used `used` gas, after it has paid for all of it: returns the payment
+/// for the refunded gas to the sender.
 ///
 /// # Errors
 ///
-/// Returns an error, which makes the block invalid, if the refund is more than the gas, or an account does not have the wei that it
-/// is to give back. The latter cannot happen, because each was paid as much before.
+/// Returns an error, which makes the block invalid, if the refund is more than the gas, or an account lacks the wei to
+/// give back. The latter cannot happen, because each was paid as much before.
 fn settle<E: EvmTr<Context: OpContext>>(evm: &mut E, used: u64) -> Result<(), HandlerError<E>> {
     let (block, tx, _, journal, fees, _) = evm.ctx_mut().all_mut();
     let Some(info) = fees.info.as_ref().filter(|_| tx.refund > 0) else { return Ok(()) };
@@ -144,7 +144,7 @@ impl<E: EvmTr<Context: OpContext, Frame = EthFrame>> Handler for OpHandler<E> {
     type Error = HandlerError<E>;
     type HaltReason = HaltReason;
 
-    /// A deposit has been checked on L1, so that only what the EVM itself forbids is left to check
+    /// L1 has checked a deposit, so only the EVM's own rules are left to check
     /// (<https://specs.optimism.io/protocol/deposits.html#validation-and-authorization-of-deposited-transactions>).
     fn validate_env(&self, evm: &mut E) -> Result<(), Self::Error> {
         let ctx = evm.ctx_ref();
@@ -229,7 +229,7 @@ impl<E: EvmTr<Context: OpContext, Frame = EthFrame>> Handler for OpHandler<E> {
         Ok(())
     }
 
-    /// Returns what is unused, of the operator fee, too, which was paid for the whole gas limit.
+    /// Returns the payment for unused gas, including the operator fee, which was paid for the whole gas limit.
     fn reimburse_caller(&self, evm: &mut E, result: &mut FrameResult) -> Result<(), Self::Error> {
         let (_, tx, _, _, fees, _) = evm.ctx_mut().all_mut();
         let operator_fee = |gas| match &fees.info {
@@ -240,10 +240,10 @@ impl<E: EvmTr<Context: OpContext, Frame = EthFrame>> Handler for OpHandler<E> {
         Ok(reimburse_caller(evm.ctx_mut(), result.gas(), unused)?)
     }
 
-    /// Pays the fee recipient and the [vaults](https://specs.optimism.io/protocol/exec-engine.html#fee-vaults), and settles the
-    /// transaction's refund.
+    /// Pays the fee recipient and the [vaults](https://specs.optimism.io/protocol/exec-engine.html#fee-vaults), and
+    /// settles the transaction's refund.
     ///
-    /// Calls that skip the base fee check have paid nothing, so that nobody gets anything, as in op-geth: no ether is
+    /// Calls that skip the base fee check have paid nothing, so no account is paid, as in op-geth: no ether is
     /// created.
     fn reward_beneficiary(&self, evm: &mut E, result: &mut FrameResult) -> Result<(), Self::Error> {
         let ctx = evm.ctx_ref();
@@ -253,8 +253,8 @@ impl<E: EvmTr<Context: OpContext, Frame = EthFrame>> Handler for OpHandler<E> {
         }
         let used = gas_used(result.gas());
         if ctx.tx().gasless {
-            // Nothing was paid, so nothing is returned: X Layer's client would take it from the vaults, which is not specified. A refund of
-            // more than the gas is invalid all the same.
+            // Nothing was paid, so nothing is returned: X Layer's client would take it from the vaults, which is not
+            // specified. A refund of more than the gas is still invalid.
             return Ok(Settlement::of(ctx.tx().refund, used, 0, 0, &L1BlockInfo::default())
                 .map(drop)
                 .map_err(too_large)?);

@@ -77,10 +77,10 @@ fn with_gasless<'a, I, T>(
     result
 }
 
-/// Returns whether the transaction that `evm` is set to is gasless, which its chain's contract is asked if it offers nothing.
+/// Returns whether the transaction that `evm` is set to is gasless. If it offers no fee, the chain's contract decides.
 ///
-/// The contract is asked by a system call: what it changes is discarded, its gas counts nowhere, and no inspector sees it. State of it
-/// that is missing is missing for the transaction.
+/// A system call asks the contract: its changes are discarded, its gas is not counted, and no inspector sees it.
+/// Missing state of the call counts as missing for the transaction.
 fn is_gasless<I>(evm: &mut RunEvm<'_, OpStack, I>) -> Result<bool, Error> {
     let ctx = &evm.inner.ctx;
     let tx = &ctx.tx;

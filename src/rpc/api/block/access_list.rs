@@ -15,12 +15,12 @@ use crate::{
     },
 };
 
-/// The code of execution-apis for what does not exist.
+/// The code of execution-apis for a missing resource.
 const NOT_FOUND: i32 = -32001;
 
-/// The accounts and slots that a block has accessed, and their changes by transaction (EIP-7928); null for an unknown block and at
-/// pending, -32001 before Amsterdam.
-// The null is that of <https://github.com/ethereum/execution-apis/pull/851>.
+/// The accounts and slots that a block has accessed, and their changes by transaction (EIP-7928). Null for an unknown
+/// block and at pending; -32001 before Amsterdam.
+// Null follows <https://github.com/ethereum/execution-apis/pull/851>.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(expecting = "1 parameter: block")]
 pub struct GetBlockAccessList {
@@ -73,7 +73,7 @@ fn with_access_list(
         let text = format!("Resource not found: block {number} is before Amsterdam, and has no access list");
         return Err(RpcError::new(NOT_FOUND, text));
     }
-    // An upstream's block comes without its list.
+    // An upstream's block has no list.
     let list = block.access_list().ok_or(UnknownBlock::Partial { number })?;
     write(&mut run.out, Some(list))
 }

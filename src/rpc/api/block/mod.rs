@@ -77,7 +77,7 @@ impl<B: NamesBlock> Method for GetHeader<B> {
         let (block, dialect) = (backend.find(run.published, self.block.into())?, run.dialect);
         Ok(json::or_null(&mut run.out, block, |out, block| {
             let header = block.header();
-            // Only the transactions of a block tell the milliseconds of its time.
+            // Only a block's transactions contain the milliseconds of its time.
             let whole = backend.spec.has_base_time(header.timestamp).then(|| Block::load(block.clone())).flatten();
             let time = whole.as_ref().and_then(Block::timestamp_ms);
             json::Header::write(out, (header.inner(), header.hash(), time, dialect));
@@ -123,13 +123,13 @@ impl<B: NamesBlock> Method for GetUncleCount<B> {
     }
 }
 
-/// Writes the number that `count` gives for a block, or null if there is no such block.
+/// Writes the result of `count` for a block, or null if there is no such block.
 fn count(backend: &Backend, run: &mut Attempt<'_>, block: Selector, count: fn(&Block) -> usize) -> Result<Lookup> {
     let block = backend.block(run.published, block)?;
     Ok(json::or_null(&mut run.out, block, |out, block| json::quantity(out, count(&block) as u64)))
 }
 
-/// The receipts of a block, or null; on /standard of a sealed block alone.
+/// The receipts of a block, or null; on /standard only of a sealed block.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(expecting = "1 parameter: block")]
 pub struct GetBlockReceipts<B> {
@@ -180,8 +180,8 @@ impl Method for GetTransaction {
     }
 }
 
-/// A transaction by its sender and its nonce: sealed, pre-confirmed or in the pool; else null. One of an older block is found as far as
-/// the node keeps blocks.
+/// A transaction by its sender and its nonce: sealed, pre-confirmed or in the pool; else null. Transactions of older
+/// blocks are found as long as the node retains the blocks.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(expecting = "2 parameters: sender, nonce")]
 pub struct GetTransactionBySender {
@@ -232,7 +232,7 @@ fn show_transaction(
     out: &mut Vec<u8>,
 ) -> Lookup {
     let waits = |block: &Block| backend.is_unsealed(dialect, published, block.number());
-    // The chain's own transactions wait in no pool.
+    // The chain's own transactions never wait in the pool.
     let is_shown = |(block, index): &(Block, usize)| {
         let is_own = block.transaction(*index).is_some_and(|one| !matches!(one.tx.inner(), ChainTx::Signed(_)));
         !(is_own && waits(block))

@@ -109,8 +109,8 @@ impl Method for GetFilterLogs {
     }
 }
 
-/// The hashes or logs that are new to a filter since it was last polled, after the logs of blocks that are no longer canonical,
-/// with `removed`. Those beyond the limits wait for the next poll.
+/// The hashes or logs that are new to a filter since it was last polled, after the logs of blocks that are no longer
+/// canonical, with `removed`. Any beyond the limits wait for the next poll.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(expecting = "1 parameter: the id of a subscription or filter")]
 pub struct GetFilterChanges {
@@ -134,8 +134,8 @@ pub struct Poll {
     pub moves: Move,
 }
 
-/// The end of a run that has found what is new to a filter: the move beyond it, and the error to answer instead of what was
-/// written.
+/// The end of a run that has found the news of a filter: the move beyond them, and the error to answer instead of the
+/// written result.
 struct Found {
     moves: Move,
     error: Option<RpcError>,
@@ -147,7 +147,7 @@ impl GetFilterChanges {
         answer: r#"["0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421"]"#,
     };
 
-    /// Finds what is new to a filter.
+    /// Finds the news of a filter.
     pub fn poll(runner: &Arc<RequestRunner>, request: Request) -> BoxFuture<'_, Result<Poll>> {
         Box::pin(async move {
             let Self { id } = params::parse(&request.params, request.caller.dialect)?;
@@ -211,7 +211,7 @@ fn parent(block: &SealedBlock) -> BlockNumHash {
     BlockNumHash::new(block.number().saturating_sub(1), block.header.parent_hash)
 }
 
-/// Returns the error of a poll whose client knows a block that was abandoned so long ago that it is forgotten.
+/// Returns the error of a poll if the client's last block was abandoned so long ago that it is forgotten.
 fn forgotten(block: BlockNumHash, published: &Chain) -> RpcError {
     let BlockNumHash { number, hash } = block;
     let head = published.head().number();
@@ -240,9 +240,9 @@ struct NewLogs<'a, 'r> {
 
 /// The reason why a search ends before it has written everything.
 enum Stop {
-    /// The answer is full. The next poll goes on.
+    /// The answer is full. The next poll continues.
     Full,
-    /// Logs cannot be returned any more: the error that says so, and the position to go on from.
+    /// Logs can no longer be returned: the error, and the position from which to continue.
     Lost(Box<(RpcError, KnownLogs)>),
     /// The run has failed.
     Failed(Box<RpcError>),
@@ -261,7 +261,7 @@ impl From<Stopped> for Stop {
 }
 
 impl NewLogs<'_, '_> {
-    /// Writes what is new since `from`, up to the limits.
+    /// Writes the news since `from`, up to the limits.
     fn find(mut self, position: &Position<KnownLogs>, from: Arc<KnownLogs>) -> Result<Found> {
         let mut known = KnownLogs::clone(&from);
         self.run.out.push(b'[');
@@ -278,8 +278,8 @@ impl NewLogs<'_, '_> {
         }
     }
 
-    /// Writes the logs of abandoned blocks as removed, then those of late blocks, then those of blocks after these. Moves
-    /// `known` with each block.
+    /// Writes the logs of abandoned blocks as removed, then the logs of late blocks, then the logs of later blocks.
+    /// Moves `known` with each block.
     fn write_all(&mut self, known: &mut KnownLogs) -> Result<(), Stop> {
         self.take_back(known)?;
         for (number, hash) in known.late.clone() {

@@ -1,5 +1,5 @@
-//! `mev_simBundle`: a bundle as MEV-Share has it, run as `presim_simulate` runs signed transactions. What it earns and
-//! refunds is counted as in Flashbots' builder.
+//! `mev_simBundle`: a bundle in MEV-Share's format, run as `presim_simulate` runs signed transactions. Its profit and
+//! refunds are counted as in Flashbots' builder.
 
 mod request;
 
@@ -122,7 +122,7 @@ impl MevBundle {
     }
 }
 
-/// Writes to `response` what a bundle that has run earns.
+/// Writes the profit of a bundle that has run to `response`.
 fn fill_response(bundle: &MevBundle, done: &Simulated, number: u64, response: &mut SimBundleResult) {
     let Some(block) = done.blocks.iter().find(|block| !block.filler) else { return };
     if let Some(failed) = block.calls.iter().rfind(|call| call.outcome != CallOutcome::Success) {
@@ -198,7 +198,7 @@ impl BundleAccount<'_> {
                     all.pays &= earned.pays && !earned.profit.is_negative();
                 }
             }
-            // A bundle in the bundle pays its refunds itself: what its transactions pay to the producer counts here.
+            // A nested bundle pays its refunds itself: its transactions' payments to the producer count here.
             let ran = &before[..before.len() - self.left.len()];
             let income = ran.iter().filter_map(|call| call.income).fold(I256::ZERO, I256::saturating_add);
             all.profit = all.profit.saturating_add(income);

@@ -1,4 +1,4 @@
-//! The parameters of `mev_simBundle`: a bundle as MEV-Share has it, of signed transactions and of further bundles.
+//! The parameters of `mev_simBundle`: a bundle in MEV-Share's format, of signed transactions and of further bundles.
 //! Its source is <https://github.com/flashbots/mev-share/blob/main/specs/bundles/v0.1.md>.
 
 use std::ops::RangeInclusive;
@@ -24,7 +24,7 @@ const MAX_NESTED: usize = 5;
 /// The versions of MEV-Share's API, which have the same bundles.
 const VERSIONS: [&str; 2] = ["v0.1", "beta-1"];
 
-/// Runs a bundle of MEV-Share in one block, and tells what its producer keeps and what it refunds.
+/// Runs a bundle of MEV-Share in one block, and returns its producer's profit and its refunds.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(expecting = "1 or 2 parameters: the bundle, and the block in which it runs")]
 pub struct SimBundle {
@@ -45,11 +45,11 @@ struct MevBundleParam {
     #[schemars(length(min = 1))]
     body: Vec<MevItemParam>,
     validity: Option<ValidityParam>,
-    /// Has no effect: it is for those who share a bundle.
+    /// Has no effect: it is meant for services that share a bundle.
     #[serde(rename = "privacy")]
     #[schemars(with = "Option<Value>")]
     _privacy: Option<Box<RawValue>>,
-    /// Has no effect: it is for those who share a bundle.
+    /// Has no effect: it is meant for services that share a bundle.
     #[serde(rename = "metadata")]
     #[schemars(with = "Option<Value>")]
     _metadata: Option<Box<RawValue>>,
@@ -140,7 +140,7 @@ pub struct SimBundleRequest {
     pub timeout: Option<u64>,
 }
 
-/// A bundle that may have bundles in it, and that may refund what it earns.
+/// A bundle that may contain bundles, and that may refund a part of its profit.
 #[derive(Debug)]
 pub struct MevBundle {
     /// The blocks that may include the bundle.
@@ -156,7 +156,7 @@ pub struct MevBundle {
 pub struct MevItem {
     /// The item's transactions.
     pub part: MevPart,
-    /// The percentage of the bundle's refundable value that the item's owner gets. `None` if the item is no part of it.
+    /// The percentage of the bundle's refundable value that the item's owner gets. `None` if the item gets no refund.
     pub refund: Option<u8>,
 }
 
@@ -204,7 +204,7 @@ impl SimBundle {
     }
 }
 
-/// The transactions of a bundle and of those in it, in the order in which they run.
+/// The transactions of a bundle and of its nested bundles, in the order in which they run.
 struct FlatCalls {
     calls: Vec<SimCall>,
     when: Conditions,
@@ -292,8 +292,8 @@ impl MevItemParam {
 }
 
 impl MevPart {
-    /// Returns the number of addresses to which a bundle with this part refunds: the sender of a transaction, or those
-    /// that the bundle names.
+    /// Returns the number of addresses to which a bundle with this part refunds: the sender of a transaction, or the
+    /// addresses named by the bundle.
     pub const fn recipients(&self) -> u64 {
         match self {
             Self::Tx(_) => 1,

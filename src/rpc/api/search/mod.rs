@@ -130,8 +130,8 @@ fn begin_search(backend: &Backend, run: &mut Attempt<'_>) -> Result<(BegunSearch
     Ok((begun.map_err(|error| dialect.simulation_error(error))?, form))
 }
 
-/// Runs a whole search in one run on a snapshot, records what it reads, and writes its outcome. Returns the best objective,
-/// and whether the search came to its end.
+/// Runs a whole search in one run on a snapshot, records its reads, and writes its outcome. Returns the best
+/// objective, and whether the search is complete.
 ///
 /// # Errors
 ///

@@ -42,11 +42,11 @@ pub struct ResultForm {
     pub outputs: Outputs,
     /// Whether transactions are shown in full.
     pub full_transactions: bool,
-    /// The errors by which the data of reverts is explained.
+    /// The errors used to decode the data of reverts.
     pub errors: CustomErrors,
 }
 
-/// Runs a bundle with many values of one field or two, and returns those that optimise an objective.
+/// Runs a bundle with many values of one or two fields, and returns the values that optimise an objective.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(expecting = "1 or 2 parameters: payload, block")]
 pub struct Search {
@@ -71,7 +71,7 @@ pub struct SearchPayload {
     return_full_transactions: Option<bool>,
     /// The parts of the best variant's result. Without it, there is no result.
     outputs: Option<Vec<OutputParam>>,
-    /// Items of an ABI, or texts like "error Name(uint256 value)", by which the data of reverts is explained.
+    /// Items of an ABI, or texts like "error Name(uint256 value)", used to decode the data of reverts.
     errors: Option<Vec<AbiItemParam>>,
     /// The fields that vary, each with values in one form.
     #[schemars(length(min = 1, max = 2))]
@@ -84,7 +84,8 @@ pub struct SearchPayload {
     top: Option<usize>,
 }
 
-/// A field that varies, and its values in one of four forms: a list, steps, points, or a range whose best value is looked for.
+/// A field that varies, and its values in one of four forms: a list, steps, points, or a range to search for its best
+/// value.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "Vary")]
 struct VaryParam {
@@ -293,7 +294,7 @@ fn too_many(field: &str, count: &impl Display, what: &str, most: usize) -> RpcEr
     RpcError::limit(format!("{field}: {count} {what}: expected at most {most} variants (--max-search-runs)"))
 }
 
-/// Returns what a path was expected to name, of which there are `count`.
+/// Returns the text that names the expected item of a path, of which there are `count`.
 fn expected_index(what: &str, count: usize) -> String {
     match count {
         0 => format!("expected {what}, but there is none"),
@@ -324,7 +325,7 @@ impl VaryParam {
             .count()
     }
 
-    /// Returns the listed values, or those of a range, of which there may be `most`. `field` is the path of these parameters.
+    /// Returns the listed values, or the values of a range, at most `most`. `field` is the path of these parameters.
     fn list(&self, field: &str, most: usize) -> Result<ValueList> {
         const EXPECTED: &str = "expected values, or from and to with step or with points and scale, or maximize";
         let wrong = |problem: String| RpcError::params(format!("{field}{problem}"));

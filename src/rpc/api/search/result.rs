@@ -20,7 +20,7 @@ use crate::{
 pub struct Found {
     #[serde(flatten)]
     outcome: Outcome,
-    /// The best variant's outputs, if they are asked for.
+    /// The best variant's outputs, if requested.
     result: Option<SimulatedBlocks>,
 }
 
@@ -32,7 +32,7 @@ shapes! {
         runs: usize = outcome.runs,
         /// Whether all variants ran in time.
         complete: bool = outcome.complete,
-        /// The fork whose rules the first block has.
+        /// The fork whose rules apply to the first block.
         fork: String = outcome.fork,
     }
 
@@ -66,8 +66,8 @@ shapes! {
     }
 }
 
-/// Writes the outcome of a search, with the best variant's result if that is shown. `limit` is the most bytes of a
-/// response.
+/// Writes the outcome of a search, with the best variant's result if it is shown. `limit` is the maximum length of a
+/// response in bytes.
 ///
 /// # Errors
 ///

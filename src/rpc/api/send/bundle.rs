@@ -22,8 +22,8 @@ const MAX_UUID: usize = 64;
 /// The other names of fields of a bundle.
 const ALIASES: &[(&str, &str)] = &[("replacementUuid", "uuid")];
 
-/// Has signed transactions mined in a block of the devnet, one after the other and all of them, or none. The bundle is tried in
-/// each sub-block of its block. It waits in memory, and is lost at a restart.
+/// Sends signed transactions to be mined in a block of the devnet, one after the other, all or none. The bundle is
+/// tried in each sub-block of its block. It waits in memory, and is lost at a restart.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(expecting = "1 parameter: the bundle")]
 pub struct SendBundle {
@@ -35,7 +35,7 @@ pub struct SendBundle {
 #[serde(rename_all = "camelCase")]
 #[schemars(rename = "BundleToMine", transform = add_aliases(ALIASES))]
 struct Bundle {
-    /// Signed transactions of any type, those with blobs in their network form; at most 300,000 bytes.
+    /// Signed transactions of any type, blob transactions in their network form; at most 300,000 bytes.
     #[schemars(length(min = 1, max = 100))]
     txs: Vec<Data>,
     /// The first block that may have the bundle: the block being built, which is the default, or one of the 25 after it.
@@ -46,7 +46,7 @@ struct Bundle {
     min_timestamp: Option<Number<u64>>,
     /// The latest timestamp of the block, in Unix seconds; 0 for none.
     max_timestamp: Option<Number<u64>>,
-    /// The transactions of the bundle that may fail, and are in the block all the same.
+    /// The transactions of the bundle that may fail and still be included.
     reverting_tx_hashes: Option<Vec<Fixed<32>>>,
     /// A name of the bundle. A later bundle with this name replaces it.
     #[serde(alias = "uuid")]
@@ -63,7 +63,7 @@ pub struct BundleHash {
 }
 
 impl Bundle {
-    /// Checks the bundle, and decodes its transactions. Its name is that of the client of `run`.
+    /// Checks the bundle, and decodes its transactions. The name belongs to the client of `run`.
     fn into_sent(self, run: &mut Attempt<'_>) -> Result<SentBundle> {
         check_count(self.txs.len(), MAX_TRANSACTIONS)?;
         let transactions = self.txs.iter().enumerate().map(|(index, raw)| {
@@ -116,13 +116,14 @@ impl Query for SendBundle {
 }
 
 queries! {
-    /// Cancels the bundles with a name that are not mined yet. Says whether there were any.
+    /// Cancels the bundles with a name that are not mined yet. Returns whether there were any.
     CancelBundle = "1 parameter: an object with the replacementUuid", { bundle: NamedBundle },
         r#"[{"replacementUuid": "one"}]"# => bool = "true",
         |asked, backend, run| backend.pool.bundles.cancel(&name(asked.bundle.replacement_uuid, run)?)?;
 
-    /// The outcome of a bundle of `eth_sendBundle`; null if the client has not sent it, or it is forgotten. The last 10,000 bundles of
-    /// each client are remembered until a restart, or fewer if those of all clients take more than 32 MiB.
+    /// The outcome of a bundle of `eth_sendBundle`; null if the client has not sent it, or it is forgotten. The last
+    /// 10,000 bundles of each client are remembered until a restart, or fewer if all clients' outcomes take more than
+    /// 32 MiB.
     GetOutcome = "1 parameter: the hash of a bundle", { bundle_hash: Fixed<32> },
         r#"["0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421"]"#
         => Option<SentOutcome> = r#"{"status": "mined", "blockNumber": "0x2a"}"#,
@@ -134,7 +135,7 @@ queries! {
 #[serde(rename_all = "camelCase")]
 #[schemars(transform = add_aliases(ALIASES))]
 struct NamedBundle {
-    /// The name that `eth_sendBundle` was given.
+    /// The name passed to `eth_sendBundle`.
     #[serde(alias = "uuid")]
     #[schemars(length(min = 1, max = 64))]
     replacement_uuid: String,
@@ -167,7 +168,7 @@ impl From<BundleOutcome> for SentOutcome {
     }
 }
 
-/// Returns the name that the client of `run` has given a bundle.
+/// Returns the name that the client of `run` has given to a bundle.
 fn name(uuid: String, run: &Attempt<'_>) -> Result<BundleName> {
     let length = uuid.len();
     match (1..=MAX_UUID).contains(&length) {

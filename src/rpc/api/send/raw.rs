@@ -20,8 +20,8 @@ use crate::rpc::{
     run::{Attempt, Backend, catch_up::await_published, request::Request, runner::RequestRunner},
 };
 
-/// Takes a signed transaction into the pool, or says as geth does why not. A devnet mines it in its next sub-block; a static
-/// chain keeps it.
+/// Adds a signed transaction to the pool, or rejects it with geth's message. A devnet mines it in its next sub-block;
+/// a static chain keeps it.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(expecting = "1 parameter: a signed transaction")]
 pub struct SendRaw {
@@ -115,8 +115,8 @@ impl Serve for SendRawSync {
     }
 }
 
-/// Looks at the account of a transaction's sender, by which the pool checks it. If that is in an upstream's state, and not known, the
-/// request runs again.
+/// Reads the account of a transaction's sender, with which the pool checks the transaction. If the account is in
+/// unknown state of an upstream, the request runs again.
 fn know_sender(run: &Attempt<'_>, raw: &[u8]) -> Result<()> {
     let world = &run.published.newest.world;
     if world.remote().is_some()

@@ -33,7 +33,8 @@ const FILLED: &str = r#"{"raw": "0x02ec827a6980843b9aca0084b2d05e008252089400000
 const SIGNED: &str = r#"{"raw": "0xf8658084773594008252089400000000000000000000000000000000000000aa018082f4f6a049747223d1ebe5ba8f0582868c17790414481aad457a4ec5d62dd6de431e5686a06f7fc1805dca6162553cca12ff3d7babcacc4bcd47ad4a966abb4477e1f5a5d6", "tx": {"type": "0x0", "chainId": "0x7a69", "nonce": "0x0", "to": "0x00000000000000000000000000000000000000aa", "gas": "0x5208", "gasPrice": "0x77359400", "maxPriorityFeePerGas": null, "maxFeePerGas": null, "value": "0x1", "input": "0x", "v": "0xf4f6", "r": "0x49747223d1ebe5ba8f0582868c17790414481aad457a4ec5d62dd6de431e5686", "s": "0x6f7fc1805dca6162553cca12ff3d7babcacc4bcd47ad4a966abb4477e1f5a5d6", "hash": "0x8996783943d668fb3f9103e37188cf29a7af8646790d2bd131640d8e5a7f513e"}}"#;
 
 without_params! {
-    /// The accounts that the node signs for: on a devnet those of the test mnemonic's first ten that have ether, else none.
+    /// The accounts that the node signs for: on a devnet, the ones among the test mnemonic's first ten that have
+    /// ether; elsewhere none.
     Accounts -> Vec<Fixed<20>> = r#"["0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266"]"#,
         |backend, _| backend.wallet.accounts.addresses().map(|address| Fixed(address.0.0)).collect();
 }
@@ -43,8 +44,9 @@ without_params! {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(expecting = "1 parameter: a transaction")]
 pub struct SendTransaction {
-    /// Absent fields are filled in: the sender by the first account, the nonce, the gas by an estimate on the pre-confirmed state, the
-    /// fees from the base fee and the suggested tip, or higher ones where the nonce is that of a transaction that waits.
+    /// Absent fields are filled in: the sender by the first account, the nonce, the gas by an estimate on the
+    /// pre-confirmed state, the fees from the base fee and the suggested tip, or higher ones if a waiting transaction
+    /// has the nonce.
     transaction: CallObject,
 }
 
@@ -67,7 +69,7 @@ impl Serve for SendTransaction {
     }
 }
 
-/// With --testing: sends a transaction in the name of any account, which need not be impersonated.
+/// With --testing: sends a transaction from any account, which need not be impersonated.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(expecting = "1 parameter: a transaction")]
 pub struct SendUnsigned {
@@ -107,7 +109,7 @@ impl Method for FillTransaction {
             && run.dialect.for_tests
             && let Some(base_fee) = run.published.newest.header().base_fee_per_gas
         {
-            // As anvil has it: the price of the moment, without room for a base fee that rises.
+            // Like anvil: the current price, without room for a rising base fee.
             let tip = backend.wallet.fees.tip(run.published);
             let max_fee = Some(u128::from(base_fee).saturating_add(tip));
             call.fees = CallFees::Market { max_fee, max_priority: max_priority.or(Some(tip)) };
@@ -129,8 +131,8 @@ impl Method for FillTransaction {
     }
 }
 
-/// Signs a transaction for one of the node's accounts whose keys are public, and does not send it. Error: -32000 for other accounts,
-/// and if nonce, gas or fees are missing.
+/// Signs a transaction for one of the node's accounts with public keys, and does not send it. Error: -32000 for other
+/// accounts, and if nonce, gas or fees are missing.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(expecting = "1 parameter: a transaction")]
 pub struct SignTransaction {
@@ -242,8 +244,8 @@ fn admit(backend: &Backend, run: &mut Attempt<'_>) -> Result<Option<(wallet::Wai
     wallet::send_or_ask(backend, run, prepared)
 }
 
-/// Checks that a transaction of the wallet, which has failed on `snapshot`, succeeds there all the same. Returns the error of
-/// `eth_estimateGas` if it does not.
+/// Checks that a transaction of the wallet, which has failed on `snapshot`, can still succeed there. Returns the error
+/// of `eth_estimateGas` if it cannot.
 fn check_success(backend: &Backend, run: &mut Attempt<'_>, snapshot: &Snapshot, call: Call) -> Result<()> {
     // Without fees, because the account was found to be able to pay.
     let call = Call { fees: CallFees::default(), nonce: None, ..call };
@@ -268,8 +270,8 @@ fn check(backend: &Backend, call: &Call) -> Result<()> {
     Ok(())
 }
 
-/// Fills in the fees and the gas limit that a call leaves open, as geth's `setDefaults` does, by an estimate on `on`. A call that
-/// `may_fail` gets the gas of a block if no gas lets it succeed. Returns the gas limit with the call.
+/// Fills in the missing fees and gas limit of a call, like geth's `setDefaults`, by an estimate on `on`. A call that
+/// `may_fail` gets the gas of a block if it succeeds with no gas limit. Returns the gas limit with the call.
 fn fill(
     backend: &Backend,
     run: &mut Attempt<'_>,
@@ -298,7 +300,7 @@ fn fill(
     Ok((call, gas))
 }
 
-/// Returns the fees of a call, with those filled in that it leaves open: at least `least`.
+/// Returns the fees of a call, with missing ones filled in: at least `least`.
 fn fill_fees(backend: &Backend, run: &Attempt<'_>, call: &Call, least: LeastFees) -> Result<CallFees> {
     let filled = backend.wallet.fees.fill(call.fees, call.authorization_list.is_some(), least, run.published);
     filled
@@ -314,7 +316,7 @@ fn fill_fees(backend: &Backend, run: &Attempt<'_>, call: &Call, least: LeastFees
         })
 }
 
-/// Signs a transaction by its account, or sends it in the name of its sender if there is none.
+/// Signs a transaction with its account, or sends it unsigned on behalf of its sender if there is none.
 fn sign(account: Option<&SigningAccount>, call: Call, fields: TxFields) -> Result<Recovered<TxEnvelope>> {
     Ok(match account {
         Some(account) => account.sign(call, fields)?,
@@ -322,7 +324,8 @@ fn sign(account: Option<&SigningAccount>, call: Call, fields: TxFields) -> Resul
     })
 }
 
-/// Returns a transaction of any account's, filled in on `on` where it leaves fields open. `next_nonce` gives the nonce of its sender.
+/// Returns a transaction of any account, with missing fields filled in on `on`. `next_nonce` returns the nonce of its
+/// sender.
 ///
 /// # Errors
 ///

@@ -32,7 +32,7 @@ pub struct SimulationRequest {
     pub selector: Selector,
     /// Whether transactions are shown in full.
     pub full_transactions: bool,
-    /// The errors by which the data of reverts is explained.
+    /// The errors used to decode the data of reverts.
     pub errors: CustomErrors,
     /// Whether the results name the forks of the blocks.
     pub names_fork: bool,
@@ -93,11 +93,11 @@ pub struct Payload {
     pub validation: Option<bool>,
     /// Whether transactions are shown in full, and not by their hashes.
     pub return_full_transactions: Option<bool>,
-    /// The parts of the result. Without it, those of `eth_simulateV1`.
+    /// The parts of the result. By default the parts of `eth_simulateV1`.
     pub outputs: Option<Vec<OutputParam>>,
     /// The ends that calls must have. Calls that are not named must succeed.
     pub when: Option<Vec<ConditionParam>>,
-    /// Items of an ABI, or texts like "error Name(uint256 value)", by which the data of reverts is explained.
+    /// Items of an ABI, or texts like "error Name(uint256 value)", used to decode the data of reverts.
     pub errors: Option<Vec<AbiItemParam>>,
 }
 
@@ -167,8 +167,8 @@ pub fn parse_simulation(params: &str, dialect: &Dialect, limits: &ShapeLimits) -
     parse::<SimulateV1>(params, dialect)?.into_request(dialect, limits)
 }
 
-/// Parses the parameters of `presim_simulate`: those of `eth_simulateV1`, with `outputs`, `when` and `errors`, and with
-/// signed transactions among the calls.
+/// Parses the parameters of `presim_simulate`: the parameters of `eth_simulateV1`, with `outputs`, `when` and
+/// `errors`, and with signed transactions among the calls.
 ///
 /// # Errors
 ///

@@ -41,7 +41,7 @@ pub struct SimulationView<'a> {
     pub outputs: Outputs,
     /// Whether transactions are shown in full.
     pub full_transactions: bool,
-    /// The errors by which the data of reverts is explained.
+    /// The errors used to decode the data of reverts.
     pub errors: Option<&'a CustomErrors>,
     /// The values that the run read ([`Outputs::READ_SET`]).
     pub reads: Option<&'a state::ReadSet>,
@@ -58,8 +58,8 @@ pub enum SimulatedBlocks {
     Dropped(DroppedBundle),
 }
 
-/// A block of a simulation, the form in which it is shown, what the run read if that is shown with the block, and the error that ends
-/// the result.
+/// A block of a simulation, the form in which it is shown, the run's reads if they are shown with the block, and the
+/// error that ends the result.
 #[derive(Clone, Copy)]
 struct BlockView<'a> {
     block: &'a engine::SimulatedBlock,
@@ -99,7 +99,7 @@ shapes! {
         });
     } {
         [flatten] listed: Option<ListedBlock> = listing.map(|listing| (listing, view)),
-        /// The name of the fork whose rules the block has. Not in `eth_simulateV1`.
+        /// The name of the fork whose rules apply to the block. Not in `eth_simulateV1`.
         fork: Option<String> = view.names_fork.then_some(block.fork),
         calls: Vec<SimulatedCallResult> = calls,
         blockAccessList: Option<Vec<AccountChanges>> = block.access_list.as_ref(),
@@ -125,7 +125,7 @@ shapes! {
         withdrawals: Option<Vec<Withdrawal>> = shows_withdrawals.then_some(withdrawals),
     }
 
-    /// The result of a call, as far as its outputs are asked for.
+    /// The result of a call, with the requested outputs.
     SimulatedCallResult: (BlockView<'_>, &CallResult, Option<TxPosition<'_>>, u64) => |(shown, call, position, logs)| let {
         let BlockView { view: &SimulationView { dialect, outputs, errors, .. }, .. } = shown;
         let has = |output| outputs.contains(output);

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Announces every snapshot from now on, and every transaction that enters the pool, until the node ends. After a
-/// panic, which is logged, it continues with what is published then.
+/// panic, which is logged, it continues with the then published state.
 pub async fn announce(subscriptions: Arc<Subscriptions>, snapshots: Arc<Snapshots>, pool: Arc<Pool>, late: LateBounds) {
     loop {
         let round = tokio::spawn(announce_each(subscriptions.clone(), snapshots.clone(), pool.subscribe(), late));
@@ -84,11 +84,11 @@ async fn until(due: Option<Instant>) {
 /// The last snapshot that was announced.
 struct LastAnnounced {
     snapshot: SnapshotId,
-    /// The number of times that the chain had returned to an earlier moment.
+    /// The number of times that the chain had returned to an earlier state.
     returns: u64,
     /// The newest canonical blocks, oldest first, which a reorg may remove.
     heads: VecDeque<(u64, B256)>,
-    /// The logs of those blocks.
+    /// The logs of the late blocks.
     logs: LogsOfBlocks,
     /// The number of the block being built, and how many of its transactions were announced.
     open: (u64, usize),
@@ -114,7 +114,7 @@ impl LastAnnounced {
         self.logs.catch_up(published, round);
         if published.returns != self.returns {
             self.returns = published.returns;
-            // The chain returned to this block, which no new block tells.
+            // The chain returned to this block, so no new block announces it.
             round.head(&published.head().header, None);
         }
         self.changes.learn(published, round.list());
@@ -188,7 +188,8 @@ impl LastAnnounced {
 }
 
 impl Subscriptions {
-    /// Runs one round of announcements over all subscriptions, and ends those of connections that cannot take them.
+    /// Runs one round of announcements over all subscriptions, and ends the subscriptions of connections that cannot
+    /// receive them.
     fn announce(&self, announce: impl FnOnce(&mut Round<'_>)) {
         let list = self.list();
         if list.is_empty() {

@@ -1,4 +1,4 @@
-//! `presim_snapshots` and `presim_stateChanges`: what is new with each snapshot, told as the difference from the last.
+//! `presim_snapshots` and `presim_stateChanges`: the changes with each snapshot, as a difference from the last one.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,11 +25,11 @@ use crate::{
 /// The number of steps between states that are remembered.
 const STEPS: usize = 512;
 
-/// The snapshot that was told last, and the way to the next.
+/// The snapshot that was announced last, and the steps to the next.
 pub struct ChangeAnnouncer {
     history: StateHistory,
     last: Arc<Snapshot>,
-    /// The subscriptions that began at an earlier snapshot and were told what changed since.
+    /// The subscriptions that began at an earlier snapshot and were notified of the changes since.
     started: HashSet<u64>,
 }
 
@@ -50,7 +50,7 @@ impl ChangeAnnouncer {
         Self { history, last: published.newest.clone(), started: HashSet::default() }
     }
 
-    /// Learns the steps to the published snapshots, or forgets them if nobody is told.
+    /// Learns the steps to the published snapshots, or forgets them if there is no subscriber.
     pub fn learn(&mut self, published: &Chain, list: &[Subscription]) {
         if !list.iter().any(is_about_changes) {
             self.history = StateHistory::new(STEPS);
@@ -61,7 +61,7 @@ impl ChangeAnnouncer {
         self.history.learn(published.latest());
     }
 
-    /// Tells a snapshot.
+    /// Announces a snapshot.
     pub fn announce(&mut self, snapshot: &Arc<Snapshot>, published: &Chain, round: &mut Round<'_>) {
         let last = std::mem::replace(&mut self.last, snapshot.clone());
         let list = round.list();
@@ -110,7 +110,7 @@ const fn is_about_changes(one: &Subscription) -> bool {
     matches!(one.subject, Subject::Snapshots | Subject::StateChanges(_))
 }
 
-/// Tells a subscription the changes that it asks for.
+/// Sends a subscription the changes that it asks for.
 fn notify_changes(
     one: &Subscription,
     filter: &ChangeFilter,
@@ -133,7 +133,7 @@ fn notify_changes(
         .iter()
         .flat_map(|tx| tx.logs.iter().map(|log| (&tx.hash, log)))
         .filter(|(_, log)| filter.matches(&log.address))
-        // With slots, logs are told beside their changes, and not those of each other call.
+        // With slots, only logs of accounts with changes are sent, not all calls' logs.
         .filter(|(_, log)| filter.slots.is_empty() || changes.contains_key(&log.address))
         .collect();
     if changes.is_empty() && logs.is_empty() {
@@ -156,12 +156,12 @@ fn notify_changes(
 }
 
 impl ChangeFilter {
-    /// Returns whether an account is asked for.
+    /// Returns whether the subscription includes an account.
     fn matches(&self, address: &Address) -> bool {
         self.addresses.is_empty() || self.addresses.contains(address)
     }
 
-    /// Returns whether a part of an account's change is asked for, after removing the others.
+    /// Returns whether the subscription includes a part of an account's change, after removing the other parts.
     fn keeps(&self, address: &Address, change: &mut AccountDiff) -> bool {
         if !self.slots.is_empty() {
             change.info = ValueChange::default();
@@ -171,13 +171,13 @@ impl ChangeFilter {
     }
 }
 
-/// Returns whether the block before a snapshot is still in the chain, as far as it is known.
+/// Returns whether the block before a snapshot is still in the chain, if that is known.
 fn is_in_chain(snapshot: &Snapshot, published: &Chain) -> bool {
     let number = snapshot.head.number();
     published.blocks(number, number).all(|block| block.hash() == snapshot.head_hash())
 }
 
-/// Returns the blocks that were sealed between two snapshots, as far as they are known.
+/// Returns the known blocks that were sealed between two snapshots.
 fn sealed_between(last: &Snapshot, snapshot: &Snapshot, published: &Chain) -> Vec<(u64, Arc<BlockBody>)> {
     let (old, new) = (last.head.number(), snapshot.head.number());
     let first = if old == new && last.head_hash() != snapshot.head_hash() { new } else { old + 1 };
@@ -222,7 +222,7 @@ fn fresh_between<'a>(last: &Snapshot, snapshot: &'a Snapshot, sealed: &'a [(u64,
     fresh
 }
 
-/// Returns the block being built, unless it is a draft, whose transactions are new when it is sealed.
+/// Returns the block being built, unless it is a draft. A draft's transactions are new only when it is sealed.
 fn built(snapshot: &Snapshot) -> Option<&OpenBlock> {
     snapshot.open.as_ref().filter(|open| !open.is_draft)
 }
@@ -259,7 +259,7 @@ fn changes(before: &Snapshot, after: &Snapshot, steps: &[&KnownStep]) -> Changes
     changes
 }
 
-/// Returns an account as a snapshot has it.
+/// Returns an account in a snapshot's state.
 fn info(overlay: &mut Overlay, address: Address) -> Option<AccountInfo> {
     let Ok(info) = overlay.basic(address);
     info

@@ -1,4 +1,4 @@
-//! `presim_feed`: the state of the feed, told on each change.
+//! `presim_feed`: the state of the feed, sent on each change.
 
 use alloy_primitives::map::HashSet;
 use serde::Serialize;
@@ -26,7 +26,7 @@ struct FeedNotification {
     verified: &'static str,
 }
 
-/// The state of the feed that was told last, and the subscriptions that were told one.
+/// The state of the feed that was announced last, and the subscriptions that have received one.
 #[derive(Debug, Default)]
 pub struct FeedAnnouncer {
     announced: Option<(&'static str, Option<FeedProblem>, Verified)>,
@@ -34,8 +34,8 @@ pub struct FeedAnnouncer {
 }
 
 impl FeedAnnouncer {
-    /// Tells the state of the feed to all of its subscriptions if it has changed, otherwise to the new ones. Another lag
-    /// alone is no change.
+    /// Sends the state of the feed to all of its subscriptions if it has changed, otherwise to the new ones. A changed
+    /// lag alone does not count.
     pub fn announce(&mut self, published: &Chain, round: &mut Round<'_>) {
         let list = round.list();
         self.started.retain(|id| list.iter().any(|one| one.id == *id));

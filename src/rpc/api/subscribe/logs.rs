@@ -1,6 +1,6 @@
-//! The order in which the logs of canonical blocks are announced: block by block. The logs of later blocks wait for those of a
-//! block whose receipts the upstream has not told yet, within bounds; past them, the logs of the late block are announced when
-//! they come.
+//! The order in which the logs of canonical blocks are announced: block by block. If the upstream has not reported a
+//! block's receipts yet, the logs of later blocks wait for them, within bounds. Past the bounds, the logs of the late
+//! block are announced when they arrive.
 
 use std::{collections::VecDeque, time::Instant};
 
@@ -19,9 +19,9 @@ pub struct LogsOfBlocks {
     waiting: VecDeque<WaitingLogs>,
     /// The bytes of the logs in `waiting` that are known.
     bytes: usize,
-    /// The late blocks for which no other waits any more.
+    /// The late blocks that no other block waits for any more.
     late: Vec<WaitingLogs>,
-    /// The blocks whose logs were announced, oldest first, as far as a reorg can remove them.
+    /// The blocks whose logs were announced, oldest first, while a reorg can still remove them.
     announced: VecDeque<(u64, B256, AnnouncedLogs)>,
 }
 
@@ -36,7 +36,7 @@ struct WaitingLogs {
 }
 
 impl LogsOfBlocks {
-    /// Begins after the canonical head of what is published.
+    /// Begins after the canonical head of `published`.
     pub fn after(published: &Chain, bounds: LateBounds) -> Self {
         let head = published.head();
         let whole = Block::sealed(head).map(|whole| (head.number(), head.hash(), AnnouncedLogs::Whole(whole)));
@@ -44,7 +44,7 @@ impl LogsOfBlocks {
         Self { bounds, waiting: VecDeque::new(), bytes: 0, late: Vec::new(), announced }
     }
 
-    /// Adds the next canonical block, of which the first `known` transactions were announced before.
+    /// Adds the next canonical block. Its first `known` transactions were announced before.
     pub fn push(&mut self, block: &SealedBlock, known: usize) {
         let (number, hash, bytes) = (block.number(), block.hash(), block.log_bytes());
         self.bytes += bytes;
@@ -57,7 +57,7 @@ impl LogsOfBlocks {
         self.waiting.front().map(|first| first.since + self.bounds.wait)
     }
 
-    /// Announces what can be announced by now.
+    /// Announces everything that can be announced now.
     pub fn catch_up(&mut self, published: &Chain, round: &mut Round<'_>) {
         for late in std::mem::take(&mut self.late) {
             if !self.announce(&late, published, round) {

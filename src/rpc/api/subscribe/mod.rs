@@ -49,7 +49,7 @@ const MAX_SLOTS: usize = 1000;
 #[serde(expecting = "1 or 2 parameters: what to subscribe to, options")]
 pub struct Subscribe {
     subject: Name,
-    /// Whether transactions are sent in full, a filter of logs or of changes, or the bundles that are to stand.
+    /// Whether transactions are sent in full, a filter of logs or of changes, or the bundles to watch.
     #[serde(default)]
     options: Option<Options>,
     /// pending or latest, with `presim_watch` only: the snapshots on which the bundles run. pending by default.
@@ -97,7 +97,7 @@ enum Options {
 #[schemars(inline)]
 struct ChangeFilterParam {
     address: Option<OneOrMany<20>>,
-    /// The slots of which changes are sent: 1,000 at the most. By default those of all slots and accounts.
+    /// The slots whose changes are sent: at most 1,000. By default all slots and accounts.
     #[schemars(length(max = 1000))]
     slots: Option<Vec<SlotKey>>,
     /// The snapshot since which the first notification has the changes.
@@ -165,7 +165,7 @@ impl Serve for Subscribe {
     }
 }
 
-/// Ends a subscription of the same connection. With that of `presim_watch` the bundles end, too.
+/// Ends a subscription of the same connection. Ending one of `presim_watch` also ends its bundles.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(expecting = "1 parameter: the id of a subscription or filter")]
 pub struct Unsubscribe {
@@ -210,7 +210,7 @@ fn starting(request: &Request) -> Result<&PendingSubscriptions> {
     })
 }
 
-/// Returns whether bundles are to stand. The parameters, which may be long, are parsed on a worker.
+/// Returns whether the parameters request standing bundles. They may be long, and are then parsed on a worker.
 fn is_watch(params: &str) -> bool {
     params.trim_start().strip_prefix('[').is_some_and(|params| params.trim_start().starts_with("\"presim_watch\""))
 }

@@ -28,8 +28,8 @@ impl Subscription {
         )
     }
 
-    /// Returns whether it tells the hash of the block being built, which takes the block's roots, with each sub-block. A
-    /// filter may need the hash too, but only where something matches.
+    /// Returns whether it sends the hash of the block being built with each sub-block. The hash requires the block's
+    /// roots. A filter may need the hash too, but only if something matches.
     pub const fn needs_header(&self) -> bool {
         matches!(self.subject, Subject::NewFlashblocks | Subject::NewFlashblockTransactions(Shown::Full))
     }
@@ -61,7 +61,7 @@ impl EncodedByDialect {
 
 /// The logs of a block that are announced.
 pub enum AnnouncedLogs {
-    /// The block has its whole body.
+    /// The whole block with its body.
     Whole(Block),
     /// The logs are known, and the transactions are not.
     Alone(Arc<SealedBlock>),
@@ -73,7 +73,7 @@ type EncodedByIndex = HashMap<u64, Bytes>;
 fn encoded(memory: &Arc<IoMemory>, encode: impl FnOnce(&mut Vec<u8>)) -> Bytes {
     let mut out = Vec::new();
     encode(&mut out);
-    // The text may be kept as long as its slowest subscriber takes, so spare capacity is released.
+    // The text may be retained until its slowest subscriber has received it, so spare capacity is released.
     out.shrink_to_fit();
     memory.shared_text(out)
 }
@@ -123,8 +123,8 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Announces the transactions of a canonical block whose content came later than its header, and their logs, to those who
-    /// are told of each sub-block's. The first `known` transactions were announced before.
+    /// Announces the transactions and logs of a canonical block whose content arrived later than its header, to
+    /// subscribers of each sub-block's transactions. The first `known` transactions were announced before.
     pub fn transactions_of(&mut self, block: &Block, known: usize) {
         let mut logs = EncodedByIndex::default();
         for one in self.list {

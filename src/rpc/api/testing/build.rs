@@ -43,7 +43,7 @@ const MAX_EXTRA_DATA: usize = 32;
 pub struct BuildBlock {
     parent: Fixed<32>,
     attributes: PayloadAttributes,
-    /// Signed transactions, or null for those of the pool.
+    /// Signed transactions, or null to take the pool's.
     transactions: Option<Vec<Data>>,
     #[serde(default)]
     extra_data: Option<Data>,
@@ -192,7 +192,7 @@ impl BuildBlock {
     }
 }
 
-/// Fills a block from the pool, without blob transactions, whose blobs the pool does not keep.
+/// Fills a block from the pool, without blob transactions, because the pool does not keep their blobs.
 fn push_best(
     backend: &Backend,
     block: &mut SubBlock<'_, '_>,

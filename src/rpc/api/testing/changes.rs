@@ -43,9 +43,9 @@ pub enum Testing {
     Devnet(ChainControl),
 }
 
-/// The answer to a change, as the tool that has named the method gives it.
+/// The answer to a change, in the format of the tool that named the method.
 pub trait Answer: JsonSchema + 'static {
-    /// The JSON of the answer; an example of it, if the change has an outcome of its own.
+    /// The JSON of the answer; an example if the change has its own outcome.
     const JSON: &'static str;
 
     /// Writes when blocks are mined.
@@ -113,8 +113,9 @@ pub struct MiningInterval(Option<u64>);
 #[expect(dead_code, reason = "a shape")]
 pub struct Zero(String);
 
-/// Defines methods that change the chain: the words by which an error counts their parameters, the parameters, an example of these, and
-/// the change. Their type is generic over the answer, because several tools have a name for the same change.
+/// Defines methods that change the chain: the text by which an error counts their parameters, the parameters, an
+/// example of these, and the change. Their type is generic over the answer, because several tools name the same
+/// change.
 macro_rules! changes {
     ($($(#[$doc:meta])* $name:ident = $expecting:literal, { $($params:tt)* }, $example:literal, |$given:ident| $change:expr;)*) => {$(
         $(#[$doc])*
@@ -140,7 +141,7 @@ macro_rules! changes {
 }
 
 changes! {
-    /// With --testing: mines blocks on a devnet, the first with what waits in the pool.
+    /// With --testing: mines blocks on a devnet, the first with the pool's waiting transactions.
     Mine = "at most 2 parameters: number of blocks, seconds between them", {
         /// The default is 1.
         #[serde(default)]
@@ -182,12 +183,12 @@ changes! {
         r#"["0x00000000000000000000000000000000000000aa", "0xde0b6b3a7640000"]"#,
         |given| edit(given.address, |account| account.credit = given.credit.0);
 
-    /// With --testing: sets the receiver of the fees of all blocks to come.
+    /// With --testing: sets the receiver of the fees of all later blocks.
     SetCoinbase = "1 parameter: address", { address: Fixed<20> },
         r#"["0x00000000000000000000000000000000000000aa"]"#,
         |given| ChainChange::Choose(FieldChoice::FeeRecipient(given.address.into()));
 
-    /// With --testing: sets the gas limit of the blocks to come.
+    /// With --testing: sets the gas limit of later blocks.
     SetGasLimit = "1 parameter: gas", { gas: Number<u64> }, r#"["0x1c9c380"]"#,
         |given| ChainChange::Choose(FieldChoice::GasLimit(given.gas.0));
 
@@ -204,11 +205,11 @@ changes! {
     SetTimestampInterval = "1 parameter: seconds", { seconds: Number<u64> }, "[12]",
         |given| ChainChange::SetTimestampInterval(Some(given.seconds.0));
 
-    /// With --testing: sets the time from each block to the next, in place of the clock's. viem gives it in milliseconds here.
+    /// With --testing: sets the time from each block to the next, overriding the clock. viem passes milliseconds here.
     SetTimestampIntervalMs = "1 parameter: milliseconds", { milliseconds: Number<u64> }, "[12000]",
         |given| ChainChange::SetTimestampInterval(Some(given.milliseconds.0 / 1000));
 
-    /// With --testing: gives blocks the clock's time again. Returns whether another interval was set.
+    /// With --testing: uses the clock's time for blocks again. Returns whether another interval was set.
     RemoveTimestampInterval = "no parameters", {}, "[]", |_given| ChainChange::SetTimestampInterval(None);
 
     /// With --testing: removes the newest blocks, whose transactions are lost.
@@ -242,18 +243,18 @@ changes! {
     /// With --testing: saves the chain's state and returns an id to return to it.
     Save = "no parameters", {}, "[]", |_given| ChainChange::Save;
 
-    /// With --testing: returns to a saved state, which is forgotten with those saved after it. Returns whether there was one.
+    /// With --testing: returns to a saved state. Forgets it and the states saved after it. Returns whether it existed.
     Return = "1 parameter", { id: Number<u64> }, r#"["0x1"]"#, |given| ChainChange::Return(given.id.0);
 
     /// With --testing: moves the clock of the blocks forward. Returns the seconds that it is ahead.
     MoveClock = "1 parameter", { seconds: Number<u64> }, "[3600]", |given| ChainChange::MoveClock(given.seconds.0);
 
-    /// With --testing: mines each transaction in a block of its own when it arrives, so that its receipt is there when the request
-    /// that sends it is answered; or ends that, so that blocks are mined on request.
+    /// With --testing: mines each transaction in its own block on arrival, so that its receipt exists when the sending
+    /// request is answered; or ends that, so that blocks are mined on request.
     SetAutomine = "1 parameter: whether transactions are mined when they arrive", { on: bool }, "[true]",
         |given| ChainChange::SetAutomine(given.on);
 
-    /// With --testing: mines a block at each interval, with what waits in the pool.
+    /// With --testing: mines a block at each interval, with the pool's waiting transactions.
     SetInterval = "1 parameter: seconds, 0 to mine on request", {
         /// Seconds between two blocks; 0 to mine on request.
         seconds: Number<u64>,
@@ -387,7 +388,7 @@ impl Testing {
     ///
     /// # Errors
     ///
-    /// Returns those of [`make`](Self::make).
+    /// Returns the same errors as [`make`](Self::make).
     async fn change<A: Answer>(&self, request: &Request, change: ChainChange) -> Result<Vec<u8>> {
         let outcome = self.make(request, change).await?;
         let mut out = open_answer(&request.id);

@@ -1,4 +1,4 @@
-//! The chain as it is being tested, in anvil's and hardhat's shapes.
+//! The chain under test, in anvil's and hardhat's formats.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -72,7 +72,7 @@ struct Environment {
 #[derive(Debug, Default, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct ForkConfig {
-    /// The URL of its node, without what may be secret.
+    /// The URL of its node, without parts that may be secret.
     fork_url: Option<String>,
     fork_block_number: Option<u64>,
     fork_retry_backoff: (),

@@ -1,4 +1,4 @@
-//! The pool of a chain under test: transactions that leave it because a client says so, and its lowest price.
+//! The pool of a chain under test: transactions that a client removes from it, and its lowest price.
 
 use alloy_primitives::{Address, B256};
 

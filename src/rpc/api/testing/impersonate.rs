@@ -1,11 +1,11 @@
-//! Accounts in whose names clients send without their keys.
+//! Accounts that clients may send from without their keys.
 
 use crate::rpc::{json::hex::Fixed, protocol::error::RpcError};
 
 const ADDRESS: &str = r#"["0x00000000000000000000000000000000000ba1e0"]"#;
 
 queries! {
-    /// With --testing: lets `eth_sendTransaction` send in the name of an account, contracts included.
+    /// With --testing: allows `eth_sendTransaction` to send from an account without its key, contracts included.
     Begin = "1 parameter: address", { address: Fixed<20> }, ADDRESS => () = "null",
         |asked, backend, _| {
             if !backend.impersonated.add(asked.address.into()) {
@@ -14,11 +14,11 @@ queries! {
             }
         };
 
-    /// With --testing: ends what impersonateAccount began.
+    /// With --testing: ends the effect of impersonateAccount.
     Stop = "1 parameter: address", { address: Fixed<20> }, ADDRESS => () = "null",
         |asked, backend, _| backend.impersonated.remove(&asked.address.into());
 
-    /// With --testing: lets `eth_sendTransaction` send in the name of every account, or ends that.
+    /// With --testing: allows `eth_sendTransaction` to send from every account, or ends that.
     SetAll = "1 parameter: whether all accounts are impersonated", { on: bool }, "[true]" => () = "null",
         |asked, backend, _| backend.impersonated.set_all(asked.on);
 }

@@ -1,4 +1,4 @@
-//! The methods of `--testing`: those that change a devnet, and those that run on a snapshot.
+//! The methods of `--testing`: some change a devnet, the others run on a snapshot.
 
 pub mod build;
 pub mod changes;

@@ -1,4 +1,4 @@
-//! A built block as the engine API's `getPayload` has it.
+//! A built block in the format of the engine API's `getPayload`.
 
 use alloy_eips::{Encodable2718, eip7594::BlobTransactionSidecarVariant, eip7685::Requests};
 use alloy_primitives::U256;
@@ -14,7 +14,8 @@ use crate::{
 
 shapes! {
     /// A block that was built on request and is in no chain: execution payload, blobs and requests
-    /// (<https://github.com/ethereum/execution-apis/blob/main/src/engine/osaka.md>, and `amsterdam.md` beside it).
+    /// (<https://github.com/ethereum/execution-apis/blob/main/src/engine/osaka.md>, and `amsterdam.md` in the same
+    /// folder).
     pub BuiltBlock: (&SealedBlock, &Requests, U256, &[BlobTransactionSidecarVariant]) => |(block, requests, tips, sidecars)| {
         executionPayload: Payload = block,
         /// The tips that the fee recipient earns, in wei.
@@ -25,7 +26,7 @@ shapes! {
         shouldOverrideBuilder: bool = false,
     }
 
-    /// The blobs of the transactions that were given in network form.
+    /// The blobs of the transactions that were passed in network form.
     BlobsBundle: &[BlobTransactionSidecarVariant] => |sidecars| let {
         let proofs = sidecars.iter().flat_map(|one| match one {
             BlobTransactionSidecarVariant::Eip4844(plain) => &plain.proofs,

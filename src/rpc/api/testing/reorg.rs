@@ -18,8 +18,8 @@ use crate::{
     source::testing::{ChainChange, ChangeError},
 };
 
-/// With --testing: removes the newest blocks and mines as many others in their place, in which are these transactions alone. Those of
-/// the removed blocks are lost. Error: -32000 if a transaction cannot be mined; the other ones are.
+/// With --testing: replaces the newest blocks with as many new ones, which contain only these transactions. The
+/// removed blocks' transactions are lost. Error: -32000 if a transaction cannot be mined; the other ones are mined.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(expecting = "1 or 2 parameters: number of blocks, pairs of a transaction and its block")]
 pub struct Reorganise {
@@ -29,7 +29,7 @@ pub struct Reorganise {
     transactions: Vec<(GivenTransaction, Number<u64>)>,
 }
 
-/// A signed transaction, or a call that is sent in the name of any account, with absent fields filled in.
+/// A signed transaction, or a call that is sent from any account, with missing fields filled in.
 #[derive(Debug, JsonSchema)]
 #[serde(untagged)]
 enum GivenTransaction {

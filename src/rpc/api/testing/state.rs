@@ -17,7 +17,8 @@ use crate::{
     source::testing::{ChainChange, state_file::StateFile},
 };
 
-/// With --testing: returns the state after the newest block: gzipped JSON, as anvil has it, with all accounts and without blocks.
+/// With --testing: returns the state after the newest block: gzipped JSON in anvil's format, with all accounts and
+/// without blocks.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(expecting = "at most 1 parameter: false")]
 pub struct Dump {
@@ -47,7 +48,7 @@ impl Method for Dump {
     }
 }
 
-/// With --testing: sets the accounts of a state, as a dump has it. Other accounts stay.
+/// With --testing: sets the accounts of a dumped state. Other accounts are unchanged.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(expecting = "1 parameter: the gzipped JSON of a state, or its JSON")]
 pub struct Load {

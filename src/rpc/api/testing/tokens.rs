@@ -91,7 +91,8 @@ async fn set(
     Ok(request.answer(&()))
 }
 
-/// Returns the slot that, set to `amount`, is the result of the call, and the contract that has it: that of a proxy is the token's own.
+/// Returns the slot whose value `amount` becomes the result of the call, and the contract that has the slot. A proxy's
+/// slot is the token's own.
 fn find_slot(
     backend: &Backend,
     run: &mut Attempt<'_>,

@@ -93,7 +93,7 @@ fn find(published: &Chain, hash: Fixed<32>) -> Result<Option<(ledger::Block, usi
 #[serde(expecting = "2 parameters: a transaction's hash, a list with the index of a trace")]
 pub struct Get {
     hash: Fixed<32>,
-    /// The frame's index, alone in a list.
+    /// The frame's index, in a list of one.
     indices: Vec<Number<u64>>,
 }
 
@@ -140,7 +140,7 @@ struct FilterParam {
     mode: Option<TraceFilterMode>,
     /// The number of matching traces to skip.
     after: Option<Number<u64>>,
-    /// The most traces to return.
+    /// The maximum number of traces to return.
     count: Option<Number<u64>>,
 }
 
@@ -197,7 +197,7 @@ impl Method for Filter {
     }
 }
 
-/// Replays a block, and adds the frames of some of its transactions that match to a page.
+/// Replays a block, and adds the matching frames of some of its transactions to a page.
 fn frames_of(
     backend: &Backend,
     run: &mut Attempt<'_>,
@@ -215,7 +215,7 @@ fn frames_of(
     })
 }
 
-/// Adds the rewards of a block before the merge that match to a page: its own, and those of its uncles.
+/// Adds the matching rewards of a block before the merge to a page: its own, and its uncles'.
 fn rewards_of(
     backend: &Backend,
     run: &mut Attempt<'_>,

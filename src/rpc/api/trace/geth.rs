@@ -51,12 +51,12 @@ impl Method for Call {
     }
 }
 
-/// Traces bundles of calls, each on the state that those before it left.
+/// Traces bundles of calls, each on the state left by the previous ones.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", expecting = "1 to 3 parameters: bundles, state context, options")]
 pub struct CallMany {
-    /// The bundles, which run one after another. A bundle without overrides of its block runs in the block after that of the one
-    /// before: number and timestamp plus one.
+    /// The bundles, which run one after another. A bundle without overrides of its block runs in the block after the
+    /// previous bundle's: number and timestamp plus one.
     bundles: Vec<CallManyBundleParam>,
     /// The block on whose state the bundles run, by default the latest, and the number of its transactions that run first.
     #[serde(default)]

@@ -45,7 +45,7 @@ pub struct Options {
     disable_stack: Option<bool>,
     disable_storage: Option<bool>,
     enable_return_data: Option<bool>,
-    /// The most steps that the struct logger records; 0 is no limit.
+    /// The maximum number of steps that the struct logger records; 0 is no limit.
     limit: Option<u64>,
     /// The number of blocks that geth may run again to rebuild a state. Ignored, because presim retains states.
     #[serde(rename = "reexec")]
@@ -109,7 +109,7 @@ impl Options {
         let tracer = match &self.tracer {
             Some(name) => tracer(name, config, (&format!("{path}.tracer"), &config_path), dialect, true)?,
             None => {
-                // As in geth, the struct logger takes its options from fields beside the config, which must be empty.
+                // As in geth, the struct logger takes its options from fields next to the config, which must be empty.
                 parse_aside::<NoConfig>(config, &config_path, dialect)?;
                 Tracer::Steps(StepOptions {
                     memory: self.enable_memory.unwrap_or_default(),

@@ -70,7 +70,7 @@ impl Method for Call {
     }
 }
 
-/// Traces calls in Parity's form, each on the state that those before it left, by default on the block being built.
+/// Traces calls in Parity's form, each on the state left by the previous ones, by default on the block being built.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(expecting = "1 or 2 parameters: calls with their trace types, block")]
 pub struct CallMany {

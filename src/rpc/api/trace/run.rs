@@ -24,8 +24,8 @@ pub fn trace_call(backend: &Backend, run: &mut Attempt<'_>, call: &ManyRequest, 
     Ok(Lookup::Found)
 }
 
-/// Traces calls, each by its tracer; the last tracer serves all further calls. `index` is the field of the position in the
-/// block, and `path` returns that of a call, for errors.
+/// Traces calls, each with its tracer; the last tracer serves all further calls. `index` is the field of the position
+/// in the block, and `path` returns a call's field, for errors.
 pub fn trace_calls(
     backend: &Backend,
     run: &mut Attempt<'_>,

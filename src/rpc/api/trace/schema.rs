@@ -16,8 +16,8 @@ use crate::rpc::{
     params::AddressKey,
 };
 
-/// The result of a tracer: of the struct logger, `callTracer`, `flatCallTracer`, `prestateTracer`, `4byteTracer`,
-/// `stateGasTracer` or `muxTracer`. That of `noopTracer` is empty.
+/// The result of a tracer: the struct logger, `callTracer`, `flatCallTracer`, `prestateTracer`, `4byteTracer`,
+/// `stateGasTracer` or `muxTracer`. The result of `noopTracer` is empty.
 #[derive(JsonSchema)]
 #[serde(untagged)]
 pub enum Trace {
@@ -46,7 +46,7 @@ pub struct TracedTransaction {
     result: Trace,
 }
 
-/// The result of the struct logger. The gas in two dimensions is there from Amsterdam on.
+/// The result of the struct logger. The gas in two dimensions is present from Amsterdam on.
 #[derive(JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct StepTrace {
@@ -98,7 +98,7 @@ pub struct StateGas {
     gas_refund: Quantity<u64>,
 }
 
-/// A frame in Parity's form. One of a transaction of the chain has its position there.
+/// A frame in Parity's form. A frame of a transaction of the chain has its position there.
 #[derive(JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(rename = "ParityFrame")]
@@ -178,7 +178,7 @@ struct VmTrace {
     ops: Vec<VmOp>,
 }
 
-/// An opcode, what it changed, and the frame that it called.
+/// An opcode, its changes, and the frame that it called.
 #[derive(JsonSchema)]
 struct VmOp {
     cost: u64,

@@ -35,7 +35,7 @@ pub struct StorageRange {
     address: Fixed<20>,
     /// The first hashed key, or its beginning.
     key_start: Data,
-    /// The most slots to return.
+    /// The maximum number of slots to return.
     max_result: Number<u64>,
 }
 
@@ -77,7 +77,7 @@ impl Method for StorageRange {
         }
         let start = B256::right_padding_from(&start);
         let selector = Selector::from(self.block);
-        // Before the transactions that genesis does not have, its state is there.
+        // Genesis has no transactions to stop before, so its state is the one after the block.
         let is_genesis = backend.select(run, selector)?.header().number == 0;
         let index = Some(self.transaction_index.0).filter(|index| *index > 0 || !is_genesis);
         let (_, overlay) = backend.set_up_at(run, selector, index, "params[1]")?;
@@ -102,9 +102,9 @@ impl Method for StorageRange {
 /// The bounds of a page.
 #[derive(Clone, Copy, Debug)]
 struct PageLimits {
-    /// The most slots.
+    /// The maximum number of slots.
     slots: usize,
-    /// The most bytes of its JSON.
+    /// The maximum bytes of its JSON.
     bytes: usize,
 }
 
@@ -132,7 +132,7 @@ impl StoragePage {
             page.storage.insert(hash, Slot { key: None, value: B256::from(*value) });
             meter.count(1)?;
         }
-        // The trie knows hashes alone, so the keys are found by hashing those of all slots.
+        // The trie knows only hashes, so the keys are found by hashing all slots' keys.
         let mut unknown = page.storage.len();
         for (key, _) in account.slots() {
             if unknown == 0 {

@@ -34,9 +34,10 @@ impl Method for GetApprovals {
     }
 }
 
-/// Answers a request that may need approval. `admit` carries it out and returns `None`, or returns what is to be carried out by
-/// `finish` with the question to the approver. Waiting for the approver holds no worker and has its own deadline only. If the client
-/// disconnects, the request is withdrawn, and the approvals keep its id. `account` is the account that sends transactions.
+/// Answers a request that may need approval. `admit` carries it out and returns `None`, or returns the question to the
+/// approver and a value for `finish`, which then carries it out. Waiting for the approver holds no worker and has only
+/// its own deadline. If the client disconnects, the request is withdrawn, and the approvals keep its id. `account` is
+/// the account that sends transactions.
 ///
 /// # Errors
 ///
@@ -52,7 +53,7 @@ pub async fn answer<T: Send + Sync + 'static>(
     let (admitted, answer) = runner.run(request.clone(), admit).await?;
     let Some((waiting, asked)) = admitted else { return Ok(answer) };
     let request = approved(runner, request, asked).await?;
-    // Nonces and fees are those of this moment.
+    // Nonces and fees are the current ones.
     refresh(runner, &request, account).await;
     let waiting = Arc::new(waiting);
     let finish = move |backend: &Backend, run: &mut Attempt<'_>| finish(backend, run, &waiting);
@@ -73,7 +74,7 @@ async fn approved(runner: &RequestRunner, request: Request, asked: Asked) -> Res
     drop(request.starting.as_ref().and_then(|starting| starting.release()));
     let asking = runner.backend.wallet.approvals.ask(asked);
     let approved = tokio::select! {
-        // In this order, because nothing is signed for a client whose token is gone when it is approved.
+        // In this order, so that nothing is signed for a client whose token is gone at the time of approval.
         biased;
         () = request.caller.client.withdrawn() => Err(WalletError::token_withdrawn()),
         approved = asking => approved,

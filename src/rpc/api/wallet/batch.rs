@@ -26,9 +26,10 @@ const VERSION: &str = "2.0.0";
 /// The name of the call capability that sets the call's gas limit.
 const GAS_LIMIT: &str = "gasLimitOverride";
 
-/// Signs and sends a batch of calls (EIP-5792): as one EIP-7702 transaction where it is to be atomic, else a transaction a call.
-/// Errors in the order in which they are checked: -32000 version, -32602 form, 5710 chain (on /standard 5760 where a batch cannot
-/// be atomic on it), 4100 account, 4001 rejected, 5700 capability, 5720 id, 5740 size, 5750 upgrade; data says what was wrong.
+/// Signs and sends a batch of calls (EIP-5792): as one EIP-7702 transaction if it must be atomic, else as one
+/// transaction per call. Errors in the order in which they are checked: -32000 version, -32602 form, 5710 chain (5760
+/// on /standard if a batch cannot be atomic on it), 4100 account, 4001 rejected, 5700 capability, 5720 id, 5740 size,
+/// 5750 upgrade; data describes the problem.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(expecting = "1 parameter: the batch")]
 pub struct SendCalls {
@@ -73,7 +74,7 @@ impl SendCalls {
     ///
     /// # Errors
     ///
-    /// Returns [`WalletError::Version`] if the request names another version, whatever else is wrong with it. Returns
+    /// Returns [`WalletError::Version`] if the request names another version, even if it has other errors. Returns
     /// [`WalletError::Shape`] with the name of the field if the request is malformed.
     pub fn parse(params: &str, dialect: &Dialect) -> Result<BatchRequest, WalletError> {
         if let Some(version) = version(params).filter(|version| version != VERSION) {
@@ -200,7 +201,7 @@ impl<'de> Deserialize<'de> for ChainIdParam {
     }
 }
 
-/// The requested capabilities. Those of a call (`CALL`) may include its gas limit.
+/// The requested capabilities. A call's capabilities (`CALL`) may include its gas limit.
 #[derive(Debug, Default)]
 struct CapabilitiesOf<const CALL: bool> {
     gas_limit: Option<u64>,

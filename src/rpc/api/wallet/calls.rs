@@ -24,7 +24,7 @@ use crate::{
 /// A batch that waits for approval; `None` once it is sent.
 pub type Waiting = Mutex<Option<PreparedBatch>>;
 
-/// A batch that is sent, with presim's `batchId` and `status` beside the fields of EIP-5792.
+/// A sent batch, with presim's `batchId` and `status` in addition to the fields of EIP-5792.
 #[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SentBatch {

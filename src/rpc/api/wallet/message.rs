@@ -33,7 +33,7 @@ const SIGNATURE: &str = r#""0x12646864a06130c8ba1e5051c0f0e58b0b94adf2531132f5f2
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(expecting = "2 parameters: the message, the account")]
 pub struct PersonalSign {
-    /// Hex data, or text. The account may come first where the message has no address's form.
+    /// Hex data, or text. The account may be first if the message does not look like an address.
     message: String,
     #[schemars(with = "Fixed<20>")]
     account: String,
@@ -121,7 +121,7 @@ struct TypedDataFields {
     types: Eip712Types,
     primary_type: String,
     domain: Eip712Domain,
-    /// The message. It may be missing if the domain alone is signed.
+    /// The message. It may be missing if only the domain is signed.
     #[serde(default)]
     message: Option<Value>,
 }
@@ -192,7 +192,7 @@ pub fn admit(
     Ok(Some((message, asked.map_err(refuse)?)))
 }
 
-/// Signs a message that was checked and, if the policy asks for it, approved, and writes the signature.
+/// Signs a message that was checked and, if the policy requires it, approved, and writes the signature.
 fn write_signature(backend: &Backend, run: &mut Attempt<'_>, message: &SignatureRequest) -> Result<()> {
     let signature = backend.wallet.sign_message(message).map_err(|error| run.dialect.wallet_error(error))?;
     json::data(&mut run.out, &signature.as_bytes());
@@ -203,7 +203,7 @@ fn address(text: &str) -> Option<Address> {
     parse_fixed(text).ok().map(Address::new)
 }
 
-/// Returns the bytes of a message: those of its hex digits if it is `0x` and hex digits, else those of its text.
+/// Returns the bytes of a message: the decoded hex digits if it is `0x` and hex digits, else the bytes of its text.
 fn message_bytes(text: String, path: &str) -> Result<Bytes> {
     let digits = text.strip_prefix("0x").filter(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()));
     match digits.map(const_hex::decode) {

@@ -1,4 +1,4 @@
-//! The wallet: batches of calls (EIP-5792), and what pages ask of a browser's wallet.
+//! The wallet: batches of calls (EIP-5792), and the methods that pages expect of a browser's wallet.
 
 mod approval;
 mod batch;

@@ -25,7 +25,7 @@ without_params! {
         accounts(backend)
     };
 
-    /// The client's permissions (EIP-2255): that of `eth_accounts`, or none where the client may not use the wallet.
+    /// The client's permissions (EIP-2255): `eth_accounts`, or none if the client may not use the wallet.
     GetPermissions -> Vec<Permission> = PERMISSIONS, |backend, run| {
         connect(backend, run).map(|()| Permission::of(backend, run)).into_iter().collect()
     };
@@ -66,7 +66,7 @@ pub struct Permission {
     invoker: Option<String>,
     #[schemars(extend("const" = "eth_accounts"))]
     parent_capability: &'static str,
-    /// Clients take the accounts from the first caveat, as other wallets have it.
+    /// Clients take the accounts from the first caveat, as with other wallets.
     caveats: [Caveat; 1],
 }
 

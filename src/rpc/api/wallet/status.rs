@@ -19,8 +19,8 @@ queries! {
         r#"["one"]"# => CallsStatus = r#"{"version": "2.0.0", "id": "one", "chainId": "0x7a69", "status": 200, "atomic": false, "receipts": [{"logs": [], "status": "0x1", "blockHash": "0xc5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470", "blockNumber": "0x2", "gasUsed": "0x5208", "transactionHash": "0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421"}]}"#,
         |asked, backend, run| calls_status(backend, run, asked.id)?.into();
 
-    /// Logs the status of a batch for the operator of the node, who has no window to show it in (EIP-5792). Error 5730 where no
-    /// batch has the id.
+    /// Logs the status of a batch for the operator of the node, because there is no window to show it in (EIP-5792).
+    /// Error 5730 if no batch has the id.
     ShowCallsStatus = "1 parameter: the id of a batch", { id: IdParam }, r#"["one"]"# => () = "null",
         |asked, backend, run| {
             let status = calls_status(backend, run, asked.id)?;
@@ -75,7 +75,7 @@ struct StatusCapabilities {
     transactions: UnsettledTransactions,
 }
 
-/// On an upstream's chain, the transactions that wait, and those whose nonces others have used.
+/// On an upstream's chain, the waiting transactions, and the ones whose nonces other transactions have used.
 #[derive(Serialize, JsonSchema)]
 struct UnsettledTransactions {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -92,7 +92,7 @@ struct WaitingTransaction {
     reason: String,
 }
 
-/// A transaction whose nonce another has used.
+/// A transaction whose nonce another transaction has used.
 #[derive(Serialize, JsonSchema)]
 struct ReplacedTransaction {
     hash: Fixed<32>,

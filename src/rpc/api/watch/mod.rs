@@ -26,7 +26,7 @@ pub struct Watches {
 }
 
 impl Watches {
-    /// Creates an empty list, whose news go to `subscriptions`.
+    /// Creates an empty list. News are sent to `subscriptions`.
     pub fn new(limits: WatchLimits, executor: &Executor, subscriptions: Arc<Subscriptions>, metrics: &Metrics) -> Self {
         Self { list: Arc::new(WatchList::new(limits, executor, metrics)), subscriptions }
     }
@@ -36,7 +36,7 @@ impl Watches {
         self.list.remove(id)
     }
 
-    /// Ends what polls wait for, because the node stops. They are answered with what there is.
+    /// Ends waiting polls, because the node stops. They are answered with the current news.
     pub fn stop_waiting(&self) {
         self.list.stop_waiting();
     }

@@ -1,4 +1,4 @@
-//! News of standing bundles, as clients are told it.
+//! News of standing bundles, in the form that clients receive.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -22,14 +22,14 @@ use crate::{
     watch::{self, Behind, BehindNow, Listener, SnapshotName, StandingAnswer, StandingBundle, WatchId, WatchState},
 };
 
-/// The bundles that a client lets stand.
+/// The standing bundles of a client.
 pub type Watch = watch::Watch<NodeBundle, Connections>;
 
 shapes! {
     /// The answers that changed after a snapshot.
     pub Changes['a, C: Iterator<Item = (&'a StandingBundle<Arc<NodeBundle>, Bytes>, &'a StandingAnswer<Bytes>)>]:
         (Option<WatchId>, Selector, &'a WatchState<NodeBundle>, C) => |(watch, selector, state, changed)| let {
-        // An answer may be newer than the snapshot of which all is told, so each names its own.
+        // An answer may be newer than the last fully reported snapshot, so each names its own.
         let changed = changed.map(|(bundle, told)| {
             (selector, &*bundle.name, state.bundles.holds_at(bundle), told.answer.as_ref())
         });
@@ -45,9 +45,9 @@ shapes! {
     ToldBlock: (Selector, Option<SnapshotName>) => |(selector, name)| let {
         let built = name.filter(|_| selector == Selector::Pending);
     } {
-        /// The last snapshot of which all is told.
+        /// The last snapshot whose news are complete.
         id: Quantity<u64> = name.map_or(0, |name| name.id.0),
-        /// The number of the block that is being built there, or of the sealed block on which the bundles stand.
+        /// The number of the block that is being built there, or of the sealed block on which the bundles run.
         blockNumber: Option<Quantity<u64>> = built.map(|name| name.number).or_else(|| sealed_number(selector, name)),
         timestamp: Option<Quantity<u64>> = built.map(|name| name.timestamp),
         baseFeePerGas: Option<Quantity<u64>> = built.and_then(|name| name.base_fee),
@@ -56,7 +56,7 @@ shapes! {
     /// An answer that changed.
     ChangedAnswer: (Selector, &str, Option<SnapshotName>, Option<&Bytes>) => |(selector, bundle, holds_at, answer)| {
         name: String = bundle,
-        /// The snapshot for which the answer holds, if it is not the last one of which all is told.
+        /// The snapshot for which the answer holds, if it is not the last one whose news are complete.
         id: Option<Quantity<u64>> = holds_at.map(|name| name.id.0),
         blockNumber: Option<Quantity<u64>> = sealed_number(selector, holds_at),
         [flatten] answer: Answer = answer,
@@ -79,7 +79,7 @@ struct Answer {
     /// The result of the bundle's method.
     result: Option<WatchedResult>,
     error: Option<RunError>,
-    /// Whether the objective is not above the one that is asked for.
+    /// Whether the objective is not above the client's minimum.
     below: Option<bool>,
 }
 
@@ -116,24 +116,24 @@ impl Shape<RpcError> for RunError {
 /// The length of a list of answers or of names above which a notification is divided.
 const NOTIFICATION: usize = 1 << 20;
 
-/// The member that tells that the objective of a bundle is not above what the client asks for.
+/// The member for an objective that is not above the client's minimum.
 const BELOW: &[u8] = b"\"below\":true";
 
-/// Writes the answer of a poll: what changed after `id`, and what is behind. The next poll is from the last snapshot of
-/// which nothing more will be told, so that it tells what comes late.
+/// Writes the answer of a poll: the changes after `id`, and the bundles that are behind. The next poll starts from the
+/// last snapshot whose news are complete, so that it includes late answers.
 pub fn write_results(watch: &Watch, id: SnapshotId, out: &mut Vec<u8>) {
     let state = watch.state();
     Changes::write(out, (None, watch.selector, &*state, state.bundles.changed_after(id)));
 }
 
-/// Writes what a client lacks that was told the news of snapshot `id`, and what is behind.
+/// Writes the news for a client that has received the news of snapshot `id`, and the bundles that are behind.
 pub fn write_rewatch(watch: &Watch, id: SnapshotId, out: &mut Vec<u8>) {
     let state = watch.state();
     Changes::write(out, (Some(watch.id), watch.selector, &*state, state.bundles.news_since(id)));
 }
 
-/// Returns the number of the sealed block on whose state bundles run, if they stand on sealed blocks. Such a block's state has no id of
-/// its own: the id of the snapshot selects what `pending` was, the block opened on it.
+/// Returns the number of the sealed block on whose state bundles run, if they run on sealed blocks. The state of such
+/// a block has no id of its own: the id of the snapshot selects the block then opened on it (`pending`).
 fn sealed_number(selector: Selector, name: Option<SnapshotName>) -> Option<u64> {
     name.filter(|_| selector == Selector::Latest).map(|name| name.sealed)
 }
@@ -162,29 +162,29 @@ impl ListParts {
     }
 }
 
-/// The connection that is told of a watch, by its subscription.
+/// The connection that receives the news of a watch, identified by its subscription.
 #[derive(Debug)]
 pub struct Connections {
     /// All subscriptions of the node.
     pub subscriptions: Arc<Subscriptions>,
     /// The watch.
     pub id: WatchId,
-    /// The snapshots on which the bundles stand.
+    /// The snapshots on which the bundles run.
     pub selector: Selector,
 }
 
-/// The news of a snapshot in parts, or what comes after the last of them.
+/// The news of a snapshot in parts, or late answers after the last part.
 pub struct News {
     selector: Selector,
     /// The snapshot for which the answers hold.
     name: SnapshotName,
-    /// Whether the last part of the current snapshot was told before.
+    /// Whether the last part of the current snapshot was sent before.
     is_late: bool,
-    /// The connection that the parts are for, by its subscription, and the number of those written.
+    /// The connection that receives the parts, by its subscription, and the number of parts written.
     sent: (Option<u64>, usize),
-    /// The answers that are to be told.
+    /// The answers to send.
     changed: ListParts,
-    /// The bundles that are to be told as behind. Those of a snapshot are known at its end.
+    /// The bundles to report as behind. A snapshot's are known at its end.
     behind: ListParts,
 }
 
@@ -238,7 +238,7 @@ impl Connections {
         self.subscriptions.watcher(self.id)
     }
 
-    /// Tells news to the connection that they are for, unless another has taken the watch over.
+    /// Sends news to their connection, unless another connection has taken the watch over.
     async fn notify(&self, news: &News, text: Vec<u8>) {
         if let Some(connection) = news.sent.0 {
             let text = self.subscriptions.memory().shared_text(text);
@@ -248,21 +248,21 @@ impl Connections {
 }
 
 impl News {
-    /// Turns to a connection. One that takes the watch over counts the parts that it is told.
+    /// Switches to a connection. A connection that takes the watch over counts the parts from zero.
     fn turn_to(&mut self, connection: Option<u64>) {
         if self.sent.0 != connection {
             self.sent = (connection, 0);
         }
     }
 
-    /// Returns a part for a connection, if there is one to tell.
+    /// Returns a part for a connection, if there is one to send.
     fn part(&mut self, connection: Option<u64>) -> Option<Vec<u8>> {
         self.turn_to(connection);
         let changed = self.changed.0.pop_front()?;
         Some(self.write(&changed, b"", false))
     }
 
-    /// Returns the last parts for a connection, with what is behind.
+    /// Returns the last parts for a connection, with the bundles that are behind.
     fn end(&mut self, connection: Option<u64>, behind_now: &BehindNow<'_>) -> Vec<Vec<u8>> {
         self.turn_to(connection);
         let mut parts = Vec::new();

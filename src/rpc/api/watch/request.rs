@@ -25,29 +25,29 @@ use crate::{
     shown,
 };
 
-/// The bundles that a client lets stand.
+/// The bundles that a client wants to watch.
 #[derive(Debug)]
 pub struct WatchRequest {
     /// The bundles with their names.
     pub bundles: Vec<(String, WatchedBundle)>,
-    /// The snapshots on which they run: those that `pending` or `latest` selects.
+    /// The snapshots on which they run: the ones that `pending` or `latest` selects.
     pub selector: Selector,
     /// About how many bytes the bundles take.
     pub bytes: usize,
 }
 
-/// A bundle that stands.
+/// A standing bundle.
 #[derive(Debug)]
 pub struct WatchedBundle {
     /// The payload.
     pub payload: WatchedPayload,
     /// Whether it runs only on newly opened blocks.
     pub every_block: bool,
-    /// The objective above which its answers are told.
+    /// The objective above which its answers are sent.
     pub above: Option<I256>,
 }
 
-/// The payload of a bundle that stands.
+/// The payload of a standing bundle.
 #[derive(Debug)]
 pub enum WatchedPayload {
     /// A payload of `presim_simulate`.
@@ -56,7 +56,7 @@ pub enum WatchedPayload {
     Search(Box<SearchRequest>),
 }
 
-/// Lets bundles stand: each runs again when a new snapshot changes what it has read, and what changes is told.
+/// Watches bundles: each runs again when a new snapshot changes its reads, and changed answers are sent.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(expecting = "1 or 2 parameters: the bundles, \"pending\" or \"latest\"")]
 pub struct Begin {
@@ -77,7 +77,7 @@ pub struct BeginBySubscription {
     pub block: Option<SelectorParam>,
 }
 
-/// The bounds of a request to let bundles stand.
+/// The bounds of a request to watch bundles.
 #[derive(Clone, Copy, Debug)]
 pub struct WatchRoom {
     /// Maximum number of bundles.
@@ -86,7 +86,7 @@ pub struct WatchRoom {
     pub bytes: usize,
 }
 
-/// A bundle with its name, and the news of it that is told.
+/// A bundle with its name, and the condition under which its news are sent.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "WatchedBundle")]
 pub struct WatchedParam {
@@ -111,15 +111,15 @@ enum EveryParam {
     Snapshot,
 }
 
-/// The condition under which answers are told.
+/// The condition under which answers are sent.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "Only")]
 struct OnlyParam {
-    /// The objective above which answers are told.
+    /// The objective above which answers are sent.
     above: SignedParam,
 }
 
-/// Tells a connection what changed after a snapshot, and what changes from now on.
+/// Sends a connection the changes since a snapshot, and all later changes.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(expecting = "2 parameters: the watch, the id of a snapshot")]
 pub struct Rewatch {
@@ -200,7 +200,7 @@ impl WatchRequest {
 
 impl WatchedParam {
     fn into_watched(self, path: &str, dialect: &Dialect, limits: &ShapeLimits) -> Result<WatchedBundle> {
-        // A payload is that of another method, whose errors name its first parameter.
+        // The payload belongs to another method, whose errors name its first parameter.
         let payload_of = |raw: &RawValue| format!("[{}, \"pending\"]", raw.get());
         let at = |member: &str, error: RpcError| {
             error.with_message(|text| text.replacen("params[0]", &format!("{path}.{member}"), 1))
@@ -256,8 +256,8 @@ impl WatchedBundle {
 const NEEDS_GAS: &str =
     "expected a number, so that the gas that the block has left is a bound of the answer, and not a part of it";
 
-/// Checks that all unsigned calls name their gas, except for those whose gas varies. Returns the path of the first that
-/// does not.
+/// Checks that all unsigned calls name their gas, except if it varies. Returns the path of the first call that does
+/// not.
 fn check_gas(simulation: &Simulation, varied: &[VariedTarget]) -> Result<(), String> {
     for (block, calls) in simulation.blocks.iter().enumerate() {
         for (index, call) in calls.calls.iter().enumerate() {

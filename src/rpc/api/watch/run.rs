@@ -18,7 +18,7 @@ use crate::{
     watch::{Bundle, BundleError, BundleRun, StaleReason},
 };
 
-/// A bundle that a client lets stand on the node.
+/// A standing bundle of a client of the node.
 #[derive(Debug)]
 pub struct NodeBundle {
     /// The request.
@@ -30,8 +30,9 @@ pub struct NodeBundle {
 }
 
 impl Bundle for NodeBundle {
-    /// A member `result` or `error` of a JSON object, with its name. It is encoded once a run, on the worker: clients are
-    /// told of a change if what they are shown has changed, and its length is what they may keep on the node.
+    /// A member `result` or `error` of a JSON object, with its name. It is encoded once per run, on the worker:
+    /// clients are notified of a change if this text has changed, and its length counts towards the client's memory on
+    /// the node.
     type Answer = Bytes;
 
     fn every_block(&self) -> bool {
@@ -57,7 +58,7 @@ impl Bundle for NodeBundle {
                 let answer = self.request.shows(gained).then(|| member("result", &out));
                 BundleRun { answer, gained, complete }
             }
-            // An error is told whatever the objective, which it does not have.
+            // An error has no objective, and is always sent.
             Err(error) => BundleRun { answer: Some(error_member(&error)), gained: None, complete: true },
         }
     }
@@ -71,7 +72,7 @@ impl Bundle for NodeBundle {
 }
 
 impl WatchedBundle {
-    /// Returns whether an answer with this objective is told.
+    /// Returns whether an answer with this objective is sent.
     fn shows(&self, gained: Option<I256>) -> bool {
         self.above.is_none_or(|above| gained.is_some_and(|gained| gained > above))
     }

@@ -1,4 +1,4 @@
-//! The methods of standing bundles: what clients ask of their watches.
+//! The methods of standing bundles, by which clients control their watches.
 
 use std::{sync::Arc, time::Duration};
 
@@ -31,10 +31,10 @@ use crate::{
 };
 
 shapes! {
-    /// The bundles, and the snapshot after which all is news.
+    /// The bundles, and the snapshot after which everything is news.
     ///
-    /// A WebSocket connection is told the news of each snapshot in parts with part and last, and answers that come after the last part
-    /// with late.
+    /// A WebSocket connection receives the news of each snapshot in parts with part and last, and answers that arrive
+    /// after the last part with late.
     pub Begun: (WatchId, SnapshotId) => |(watch, since)| {
         /// The name of the bundles.
         watch: Fixed<16> = watch.0,
@@ -61,12 +61,12 @@ impl Serve for Begin {
     }
 }
 
-/// Lets the bundles of an `eth_subscribe` stand. The result is the name of the watch alone, because client libraries take it for the id
-/// of a subscription, by which they route its notifications.
+/// Registers the bundles of an `eth_subscribe`. The result is only the name of the watch, because client libraries
+/// take it for the id of a subscription, by which they route its notifications.
 ///
 /// # Errors
 ///
-/// Returns those of `presim_watch`.
+/// Returns the same errors as `presim_watch`.
 pub async fn subscribe(watches: &Watches, runner: &Arc<RequestRunner>, request: &Request) -> Result<Vec<u8>> {
     let parse = |run: &Attempt<'_>, limits: &ShapeLimits, room: WatchRoom| {
         let BeginBySubscription { bundles, block, .. } = params::parse(run.params, run.dialect)?;
@@ -77,7 +77,8 @@ pub async fn subscribe(watches: &Watches, runner: &Arc<RequestRunner>, request: 
     Ok(out)
 }
 
-/// Lets bundles stand that `parse` reads. Returns their name and the snapshot after which all is news, and the beginning of the answer.
+/// Registers the bundles that `parse` reads. Returns their name and the snapshot after which everything is news, and
+/// the beginning of the answer.
 async fn begin_watch(
     watches: &Watches,
     runner: &Arc<RequestRunner>,
@@ -108,7 +109,7 @@ async fn begin_watch(
     let (list, host, strict_pending) = (list.clone(), runner.host.clone(), backend.strict_pending);
     let (rules, flow) = (backend.rules(dialect), request.caller.client.flow().clone());
     WatchTask { list, watch, host, rules, flow, strict_pending }.spawn();
-    // All that is told of the first snapshot is new, so that who asks what changed after this one misses nothing.
+    // All news of the first snapshot are new, so a client that asks for changes after this one misses nothing.
     Ok(((id, SnapshotId(first.0.saturating_sub(1))), out))
 }
 
@@ -161,7 +162,7 @@ impl Serve for End {
     async fn serve(watches: &Watches, _: &Arc<RequestRunner>, request: Request) -> Result<Vec<u8>> {
         let Self { watch: Fixed(id) } = params::parse(&request.params, request.caller.dialect)?;
         let id = WatchId(id);
-        // Only a watch that stands can be another client's.
+        // Only an existing watch can belong to another client.
         if watches.list.get(id).is_some() {
             find(watches, id, &request)?;
         }
@@ -177,7 +178,7 @@ fn find(watches: &Watches, id: WatchId, request: &Request) -> Result<Arc<Watch>>
     })
 }
 
-/// Returns the answer whose result `write` writes.
+/// Returns the answer with the result written by `write`.
 fn answer(runner: &RequestRunner, request: &Request, write: impl FnOnce(&mut Vec<u8>)) -> Result<Vec<u8>> {
     let mut out = open_answer(&request.id);
     write(&mut out);
@@ -185,7 +186,7 @@ fn answer(runner: &RequestRunner, request: &Request, write: impl FnOnce(&mut Vec
     Ok(out)
 }
 
-/// Waits until an answer has changed after a snapshot and what is due has run, at most for some time.
+/// Waits until an answer has changed after a snapshot and all due bundles have run, at most for some time.
 async fn poll(
     watches: &Watches,
     watch: &Watch,
@@ -205,7 +206,7 @@ async fn poll(
     drop(request.starting.as_ref().and_then(|starting| starting.release()));
     let poll = watch.poll();
     let mut stopping = watches.list.stopping();
-    // Without news in time, the answer says so.
+    // Without news in time, the answer has none.
     tokio::select! {
         _ = timeout(wait.min(runner.backend.limits.sync.most), poll.changed_after(since)) => {}
         _ = stopping.wait_for(|stopping| *stopping) => {}

@@ -1,4 +1,4 @@
-//! The summary of a client's standing bundles: how many there are, and those that gained most.
+//! The summary of a client's standing bundles: their number, and the most profitable ones.
 
 use std::cmp::Reverse;
 
@@ -22,7 +22,7 @@ pub struct StandingSummary {
 }
 
 impl Watches {
-    /// Returns how many bundles a client lets stand, and the `most` of them that gained most in their last run.
+    /// Returns the number of a client's standing bundles, and the `most` of them that gained most in their last run.
     pub fn best(&self, client: Option<&str>, most: usize) -> (usize, Vec<StandingSummary>) {
         let own = self.list.of(client);
         let mut best: Vec<(Option<I256>, StandingSummary)> = Vec::new();

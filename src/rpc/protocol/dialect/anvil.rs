@@ -37,7 +37,7 @@ fn told(error: RpcError) -> RpcError {
     let of_anvil = |reason: &str| TEXTS.iter().find(|(of_geth, ..)| reason.starts_with(of_geth));
     match (error.code(), of_anvil(message)) {
         (-32000, _) => {}
-        // `eth_simulateV1` has codes of its own.
+        // `eth_simulateV1` has its own codes.
         (code @ -38999..=-38000, Some((.., text))) => return RpcError::new(code, *text),
         _ => return RpcError::Answer(error),
     }
@@ -48,7 +48,7 @@ fn told(error: RpcError) -> RpcError {
     // The reason why an estimate has failed.
     let reason =
         message.strip_prefix("failed with ").and_then(|rest| rest.split_once(" gas: ")).map(|(_, reason)| reason);
-    // geth says so of a call.
+    // geth reports a call's revert like this.
     let reason = reason.unwrap_or(message.strip_prefix("err: ").unwrap_or(message));
     match of_anvil(reason) {
         Some((_, code, text)) => RpcError::new(*code, *text),

@@ -37,7 +37,7 @@ pub struct Dialect {
     pub state_roots: bool,
     /// The fraction by which an estimate may exceed the smallest gas limit.
     pub estimate_tolerance: f64,
-    /// Whether receipts, and the block of a transaction, are told when `latest` has the block, and not before.
+    /// Whether receipts, and the block of a transaction, are shown only once `latest` has the block.
     pub receipts_wait: bool,
     /// Whether the `type` of a call may be a JSON number.
     pub takes_integer_types: bool,
@@ -45,17 +45,18 @@ pub struct Dialect {
     pub shows_fillers: bool,
     /// Whether header fields are shown before their fork, with their empty value.
     pub shows_early_fields: bool,
-    /// Whether the data of a revert is also in `returnData`, not in the error alone.
+    /// Whether the data of a revert is also in `returnData`, not only in the error.
     pub shows_revert_data: bool,
     /// Whether `logIndex` counts reverted logs, too.
     pub counts_reverted_logs: bool,
-    /// Whether the node answers as libraries for tests expect of anvil where that is more lenient than geth: keys of `txpool_*` in
-    /// small letters; a transaction that fails gets the gas of a block, and a transfer its 21,000, without a look at the
-    /// sender's funds; `eth_fillTransaction` shows the price beside the fees, and a tip above its cap.
+    /// Whether the node answers as libraries for tests expect of anvil where that is more lenient than geth: keys of
+    /// `txpool_*` in lower case; a transaction that fails gets the gas of a block, and a transfer its 21,000, without
+    /// checking the sender's funds; `eth_fillTransaction` shows the price together with the fees, and a tip above its
+    /// cap.
     pub for_tests: bool,
     /// Returns the error of an `eth_call` that reverted with this data.
     pub revert: fn(Bytes) -> RpcError,
-    /// Returns an error as the dialect tells it.
+    /// Returns an error in the dialect's form.
     pub told: fn(RpcError) -> RpcError,
     /// The code and the message for an atomic batch on a chain without atomic batches.
     pub not_atomic: (i32, &'static str),

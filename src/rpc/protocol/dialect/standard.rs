@@ -43,7 +43,7 @@ pub(super) const fn like_geth(
         told,
         // EIP-5792's `AtomicityNotSupported`.
         not_atomic: (5760, "The wallet does not support atomic execution but the request requires it"),
-        // As reth and alloy's types have it.
+        // As in reth's and alloy's types.
         many_error: ErrorForm::Text,
         call_error: ErrorForm::Object,
         documents: [const { OnceLock::new() }; 4],

@@ -1,4 +1,4 @@
-//! The pages that may call: the rule against a browser whose page belongs to somebody else.
+//! The pages that may call: protects against browsers with pages of another owner.
 //!
 //! A browser sends any page's requests to a node on the user's machine, WebSocket upgrades included, and names the
 //! page's origin in `Origin` (RFC 6454), or in `Sec-Fetch-Site` (Fetch Metadata) if there is no origin. A page whose
@@ -27,8 +27,8 @@ impl Origins {
         !self.origins.is_empty()
     }
 
-    /// Checks that a request names its host once, because those between a client and presim may each read another one (RFC
-    /// 9112, 3.2).
+    /// Checks that a request names its host once, because intermediaries between a client and presim may each read a
+    /// different one (RFC 9112, 3.2).
     ///
     /// # Errors
     ///
@@ -40,7 +40,7 @@ impl Origins {
         }
     }
 
-    /// Checks the `Host` of a request, whatever its port.
+    /// Checks the `Host` of a request, ignoring its port.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Access to the node and its wallet: bearer tokens, each with a rate limit and a client of its own in the scheduler.
+//! Access to the node and its wallet: bearer tokens, each with a rate limit and its own client in the scheduler.
 
 use std::{
     fs::File,
@@ -24,7 +24,7 @@ use crate::{
     secrets::{TOKEN_SYNTAX, is_bearer_token, is_open_to_others, warn_of_others},
 };
 
-/// The clients that may use the node, and those that may use its wallet.
+/// The clients that may use the node, and the clients that may use its wallet.
 ///
 /// A token of either file may use the node. Without a token file, requests without a token may, too. With a wallet
 /// token file, only its tokens may use the wallet; without one, every client of the node may.
@@ -121,7 +121,7 @@ fn read(path: &Path) -> io::Result<(String, bool)> {
 }
 
 impl Access {
-    /// Reads the file of tokens for the node alone, and that of tokens for the node and its wallet.
+    /// Reads the file of tokens for the node only, and the file of tokens for the node and its wallet.
     ///
     /// # Errors
     ///
@@ -149,7 +149,7 @@ impl Access {
     ///
     /// # Errors
     ///
-    /// Returns an [`AccessError`] as [`new`](Self::new) does. The tokens then stay as they were.
+    /// Returns an [`AccessError`] as [`new`](Self::new) does. The tokens are then unchanged.
     pub fn read_files(&self) -> Result<usize, AccessError> {
         let read = |flag, path: Option<&Path>| path.map(|path| Tokens::read(flag, path)).transpose();
         let node = read("--token-file", self.token_file.as_deref())?;

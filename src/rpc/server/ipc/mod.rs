@@ -1,4 +1,4 @@
-//! The Unix socket (`--ipc`): the messages of `/standard`, for those who may open its file.
+//! The Unix socket (`--ipc`): the messages of `/standard`, for users who may open its file.
 
 mod texts;
 
@@ -48,7 +48,7 @@ impl IpcAcceptor {
     }
 }
 
-/// Serves a connection, whose client has all rights of a client with a token of the wallet, and no rate.
+/// Serves a connection. Its client has all rights of a client with a token of the wallet, and no rate limit.
 async fn serve(service: Arc<HttpService>, stream: UnixStream, connection: Arc<Connection>) {
     let client = Arc::new(Client::without_token(true));
     let memory = connection.memory.clone();

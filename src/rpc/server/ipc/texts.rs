@@ -1,4 +1,4 @@
-//! JSON texts one after another, as messages: each of ours ends with a newline, and those of a client may end with nothing.
+//! JSON texts one after another, as messages: presim's end with a newline, and a client's may end with nothing.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ pub struct TextsIn {
 }
 
 impl TextsIn {
-    /// Creates the reading end of a connection, whose texts may have `most` bytes and are counted in `bytes`.
+    /// Creates the reading end of a connection. Its texts may have `most` bytes, and are counted in `bytes`.
     pub fn new(stream: OwnedReadHalf, bytes: Arc<MessageBytes>, most: usize) -> Self {
         let stream = BufReader::with_capacity(AHEAD, stream);
         Self { stream, bytes, text: Vec::new(), cutter: Cutter::default(), most }
@@ -108,7 +108,7 @@ impl MessageWriter for TextsOut {
     }
 }
 
-/// Returns whether the peer has closed the connection, and not only said that it sends no more.
+/// Returns whether the peer has closed the connection, and not only its sending side.
 fn has_hung_up(stream: &tokio::net::UnixStream) -> bool {
     let ready = stream.ready(Interest::WRITABLE).now_or_never();
     ready.is_some_and(|ready| ready.is_ok_and(|ready| ready.is_write_closed()))
@@ -125,9 +125,9 @@ fn on_one_line(text: Bytes) -> Bytes {
 
 /// Finds the ends of JSON texts, without checking them.
 ///
-/// An object or an array ends with the bracket that closes it. Anything else ends with its line, and so does a string that
-/// has a newline, because JSON has none there. So a client that sends what is no JSON is understood again from the next
-/// line on, unless brackets are open.
+/// An object or an array ends with the bracket that closes it. Anything else ends with its line, and so does a string
+/// that has a newline, because JSON allows none there. So after invalid JSON a client is understood again from the
+/// next line on, unless brackets are open.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cutter {
     /// The number of open brackets.
@@ -202,7 +202,7 @@ impl Cutter {
 mod tests {
     use super::*;
 
-    /// Returns the texts in `sent`, which arrives in parts of `size` bytes, and what is left over.
+    /// Returns the texts in `sent`, which arrives in parts of `size` bytes, and the rest.
     fn texts(sent: &str, size: usize) -> (Vec<String>, String) {
         let (mut texts, mut text, mut cutter) = (Vec::new(), Vec::new(), Cutter::default());
         for mut part in sent.as_bytes().chunks(size) {

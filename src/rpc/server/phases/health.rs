@@ -61,7 +61,7 @@ struct Lag {
     lag_cause: &'static str,
 }
 
-/// A block whose receipts the upstream has not told yet.
+/// A block whose receipts the upstream has not reported yet.
 #[derive(Serialize)]
 struct LateBlock {
     number: U64,
@@ -88,7 +88,7 @@ impl Health {
     }
 }
 
-/// Returns the reason why `pending` is not what the chain has pre-confirmed, or why nothing can be stored.
+/// Returns the reason why `pending` differs from the chain's pre-confirmed state, or why nothing can be stored.
 fn failed(published: &Chain, failure: Option<&StoreError>) -> Option<Problem> {
     let broken = |why: &str| format!("the feed is broken: {why}; pending is the canonical head");
     // Clients whose requests need the store see the same text of its failure.
@@ -110,14 +110,14 @@ fn hung(stall: Option<Stall>) -> Option<Problem> {
     stall.map(|stall| Problem { reason: stall.to_string(), cause: WORKERS })
 }
 
-/// Returns the reason why a node that follows is not where its leader is.
+/// Returns why a following node is behind its leader, or `None` if it is not.
 fn behind(feed: FeedState) -> Option<Problem> {
     let lag = feed.lag().filter(|lag| lag.cause == FeedProblem::Behind)?;
     let text = format!("{}: it is not proven to show what the leader had {} ms ago", lag.cause.meaning(), lag.ms());
     Some(Problem::new(lag.cause, text))
 }
 
-/// Returns the reason why a feed counts as stalled whose newest snapshot is `age` milliseconds old.
+/// Returns why a feed counts as stalled, or `None` if it does not. Its newest snapshot is `age` milliseconds old.
 fn stalled(feed: FeedState, age: u128) -> Option<Problem> {
     let every_ms = match feed {
         FeedState::Live { every_ms } | FeedState::Lagging(FeedLag { every_ms, .. }) => every_ms,
@@ -127,8 +127,8 @@ fn stalled(feed: FeedState, age: u128) -> Option<Problem> {
     (age > STALLED_AFTER * u128::from(every_ms)).then(|| Problem::new(FeedProblem::Lagging, text))
 }
 
-/// Returns the reason why a node is not ready whose feed may be late, and whose newest canonical block old, by `most`. The larger
-/// of the two counts.
+/// Returns why a node is not ready if its feed is late by more than `most`, or its newest canonical block older. The
+/// larger of the two counts.
 fn too_late(published: &Chain, most: Duration) -> Option<Problem> {
     let feed = published.feed();
     if matches!(feed, FeedState::Static) {
@@ -145,7 +145,7 @@ fn too_late(published: &Chain, most: Duration) -> Option<Problem> {
     (lag.max(age) > most).then(|| Problem::new(FeedProblem::Lagging, text()))
 }
 
-/// Returns whether a path is for load balancers and monitoring, which name a node by whatever address they have of it.
+/// Returns whether a path is for load balancers and monitoring, which may use any address of a node.
 pub fn is_for_operators(uri: &Uri) -> bool {
     matches!(uri.path(), "/health" | "/ready" | "/metrics")
 }
@@ -186,10 +186,10 @@ pub fn health(
     health.into_response(Some(published))
 }
 
-/// Answers `/ready`: whether requests may be sent here, for load balancers. A feed that is only late is usable, because
-/// its newest snapshot is consistent, and each answer names its age, unless it is later than `most_late`. A node that is behind its
-/// leader is not: it has not come to the end of the stream, and other nodes of the fleet have. Neither is one with a worker that
-/// makes no progress.
+/// Answers `/ready`: whether a load balancer may send requests here. A late feed is usable, unless it is later than
+/// `most_late`, because its newest snapshot is consistent, and each answer names its age. A node that is behind its
+/// leader is not usable: it has not reached the end of the stream, and other nodes of the fleet have. Neither is a
+/// node with a worker that makes no progress.
 pub fn ready(
     published: &Chain,
     failure: Option<&StoreError>,

@@ -1,5 +1,5 @@
-//! The port during the node's start: `/health` and `/ready` say what the start waits for, and every other request is refused with
-//! the same words.
+//! The port during the node's start: `/health` and `/ready` report the reason for the wait, and every other request is
+//! refused with the same message.
 
 use std::{
     convert::Infallible,
@@ -56,10 +56,10 @@ impl StartupReason {
     }
 }
 
-/// The server of a node's port from the beginning of its start, on a thread of its own, until the front takes over the
+/// The server of a node's port from the beginning of its start, on its own thread, until the front takes over the
 /// port.
 ///
-/// Each connection gets one answer and is closed, so that the next request comes over a connection of the front.
+/// Each connection gets one answer and is closed, so that the next request uses a connection of the front.
 #[derive(Debug)]
 pub struct StartupServer {
     address: SocketAddr,

@@ -13,7 +13,7 @@ pub trait MessageReader: Send {
     /// Reads on. Returns `None` if the peer is gone. Dropping the future loses nothing that has arrived.
     fn read(&mut self) -> impl Future<Output = Option<Result<Incoming, ReadError>>> + Send;
 
-    /// Reads what the peer still sends, until it ends.
+    /// Reads and discards the rest of the peer's data, until it ends.
     fn discard(self, writer: Self::Writer) -> impl Future<Output = ()> + Send;
 }
 
@@ -44,7 +44,7 @@ pub enum Incoming {
     Message(Bytes),
     /// A sign of life.
     Control,
-    /// The end of what the peer sends. It still reads answers.
+    /// The end of the peer's data. The peer still reads answers.
     End,
 }
 

@@ -1,8 +1,8 @@
-//! A connection with many messages under way at once, whatever its transport.
+//! A connection with many concurrent messages, on any transport.
 //!
-//! One task reads a connection and another writes it. Requests run concurrently, and answers are sent as they are made.
-//! While a client has its bound of messages under way or unsent, nothing more is read from it. The bytes that it has
-//! not taken yet are bounded, too, and count in the node's memory for connections. A connection beyond that bound is
+//! One task reads a connection and another writes it. Requests run concurrently, and answers are sent when they are
+//! ready. While a client has reached its bound of messages in progress or unsent, nothing more is read from it. Its
+//! unsent bytes are bounded, too, and count in the node's memory for connections. A connection beyond that bound is
 //! sent the reason and closed.
 
 pub mod framing;
@@ -56,7 +56,7 @@ impl Session {
         self.max_body.saturating_mul(2)
     }
 
-    /// Serves a connection until it ends. `bytes` counts those of the message that `reader` is reading.
+    /// Serves a connection until it ends. `bytes` counts the bytes of the message that `reader` is reading.
     pub async fn serve<R: MessageReader>(
         self,
         mut reader: R,

@@ -49,9 +49,9 @@ pub struct ConnectionReader {
     /// The most bytes of a message.
     pub max_body: usize,
     pub subscriptions: Arc<Subscriptions>,
-    /// Permits for messages under way or unsent.
+    /// Permits for messages in progress or unsent.
     pub permits: Arc<Semaphore>,
-    /// The requests under way.
+    /// The requests in progress.
     pub running: JoinSet<Result<(), String>>,
 }
 
@@ -74,7 +74,7 @@ impl ConnectionReader {
                 permit = self.permits.clone().try_acquire_owned().ok();
             }
             tokio::select! {
-                // Backpressure: at the bound of messages under way or unsent, nothing is read.
+                // Backpressure: at the bound of messages in progress or unsent, nothing is read.
                 granted = self.permits.clone().acquire_owned(), if permit.is_none() => {
                     permit = granted.ok();
                     heard = Instant::now();
@@ -118,7 +118,7 @@ impl ConnectionReader {
                     self.subscriber.send(Outgoing::Ping);
                 }
                 () = &mut stopped => {
-                    // Requests under way are still answered.
+                    // Requests in progress are still answered.
                     let all = async { while self.running.join_next().await.is_some() {} };
                     let _ = timeout(GRACE, all).await;
                     return (CloseCode::Away, "the node is stopping".to_owned());

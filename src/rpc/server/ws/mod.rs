@@ -1,4 +1,4 @@
-//! The WebSocket transport: the same messages as over HTTP, with many under way at once.
+//! The WebSocket transport: the same messages as over HTTP, with many in progress at once.
 
 mod framing;
 mod offer;

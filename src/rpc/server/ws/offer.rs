@@ -36,9 +36,9 @@ fn not_base64url() -> RpcError {
     )
 }
 
-/// Returns the subprotocol that the node selects among those that a request offers (RFC 6455, 4.2.2): the page's, so
-/// that the answer does not repeat the token, or else the one with the token, because a browser ends a connection whose
-/// offers are all declined.
+/// Returns the subprotocol that the node selects among the ones offered by a request (RFC 6455, 4.2.2): the page's, so
+/// that the answer does not repeat the token, or else the one with the token, because a browser ends a connection
+/// whose offers are all declined.
 pub fn selected<B>(request: &Request<B>) -> Option<HeaderValue> {
     let named = offered(request).find(|protocol| *protocol == PROTOCOL);
     let selected = named.or_else(|| offered(request).find(|protocol| protocol.starts_with(TOKEN_PROTOCOL)))?;
