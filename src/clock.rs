@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-/// Returns the present moment: of the runtime, whose clock a simulation may have paused.
+/// Returns the current instant of the runtime's clock, which a simulation may have paused.
 pub fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }
@@ -16,7 +16,7 @@ pub trait Clock: Debug + Send + Sync {
     /// Returns the time since the Unix epoch. It may jump, backwards too.
     fn unix(&self) -> Duration;
 
-    /// Returns the time since some moment in the past. It never goes back.
+    /// Returns the time since some moment in the past. Never decreases.
     fn monotonic(&self) -> Duration;
 }
 
@@ -43,7 +43,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// The clock of a devnet's blocks: that of its source, moved by a number of seconds.
+/// The clock of a devnet's blocks: its source's time, offset by a number of seconds.
 #[derive(Clone, Debug)]
 pub struct BlockClock {
     source: Arc<dyn Clock>,
@@ -53,7 +53,7 @@ pub struct BlockClock {
     fixed: Option<u64>,
     /// The timestamp of the block being built, if it was fixed.
     opened: Option<u64>,
-    /// Seconds from a block to the next whose timestamp is not fixed; `None` for the time.
+    /// Seconds between two blocks whose timestamps are not fixed. `None` to use the time of the clock.
     pub interval: Option<u64>,
 }
 
@@ -73,7 +73,7 @@ impl BlockClock {
         self.source.unix().as_secs().saturating_add_signed(self.ahead)
     }
 
-    /// Sets the clock to `timestamp`, which becomes that of the next block.
+    /// Sets the clock to `timestamp`, which the next block gets.
     pub fn set(&mut self, timestamp: u64) {
         self.move_to(timestamp);
         self.fixed = Some(timestamp);
@@ -92,7 +92,7 @@ impl BlockClock {
         }
     }
 
-    /// Returns the timestamp of the block after one at `parent`, which is later.
+    /// Returns the timestamp of the next block, which is later than its parent's, `parent`.
     pub fn next(&mut self, parent: u64) -> u64 {
         self.opened = self.fixed.take();
         let after = |interval| parent.saturating_add(interval);

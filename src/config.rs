@@ -456,12 +456,12 @@ impl Config {
         self.genesis.is_none() && (!self.testing || self.test_chain.world)
     }
 
-    /// Returns the feed, where none is named: a chain from a file stands still.
+    /// Returns the feed. Without a setting, a chain from a file is static.
     pub fn feed(&self) -> FeedName {
         self.feed.unwrap_or(if self.chain.is_some() { FeedName::Static } else { FeedName::Devnet })
     }
 
-    /// Returns the dialect of `/`. What was written for other test chains calls `/`.
+    /// Returns the dialect of `/`. Clients written for other test chains use `/`.
     pub fn dialect(&self) -> DialectName {
         self.dialect.unwrap_or(if self.testing { DialectName::Standard } else { DialectName::Project })
     }
@@ -476,7 +476,7 @@ impl Config {
         self.io_threads.map_or_else(available_cores, usize::from)
     }
 
-    /// Returns whether blocks are built in sub-blocks. Those of a chain under test are if they are asked for.
+    /// Returns whether blocks are built in sub-blocks. A chain under test does so only on request.
     pub fn has_sub_blocks(&self) -> bool {
         !self.testing || self.sub_block_ms.is_some() || self.traffic.is_some_and(|traffic| traffic > 0)
     }
@@ -595,7 +595,7 @@ fn with_file(mut command: clap::Command, path: &std::path::Path) -> Result<clap:
     let shown = path.display();
     let fail = |text: String| command.clone().error(ErrorKind::InvalidValue, text);
     let text = std::fs::read_to_string(path).map_err(|error| fail(format!("--config {shown}: {error}")))?;
-    // The error's own text shows the line, which may hold a key.
+    // The error's own text would show the line, which may contain a key.
     let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
         let before = text.get(..error.span().map_or(0, |span| span.start)).unwrap_or_default();
         let line = 1 + before.matches('\n').count();

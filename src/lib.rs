@@ -1,11 +1,13 @@
-//! presim keeps the pre-confirmed state of an EVM chain and answers over JSON-RPC what calls and bundles would do on it.
+//! presim maintains the pre-confirmed state of an EVM chain and answers over JSON-RPC what calls and bundles would do
+//! on it.
 //!
-//! Users run the program: `cargo run --release` starts a node on `127.0.0.1:8545` with a devnet, and `presim --help` lists every flag. The
-//! `README.md` beside `Cargo.toml` begins with a first simulation; `src/README.md` explains the architecture.
+//! Users run the program: `cargo run --release` starts a node on `127.0.0.1:8545` with a devnet, and `presim --help`
+//! lists every flag. The `README.md` next to `Cargo.toml` begins with a first simulation; `src/README.md` explains the
+//! architecture.
 //!
 //! Programs that embed a node parse a [`Config`] and hand it to [`Node::start`].
 //!
-//! The modules are layers. Each uses those below it, and knows nothing of those above:
+//! The modules are layers. Each uses only the ones below it:
 //!
 //! - [`testing`]: what the tests and benches of the project use in addition to [`Node`] and [`Config`].
 //! - [`program`]: the program: reads the command line, and runs a node or asks one.
@@ -19,12 +21,12 @@
 //! - [`search`]: searches for the values of a bundle that optimise an objective.
 //! - [`wallet`]: EIP-5792 batches: rules, signing, approval and the ledger.
 //! - [`source`]: the sources of state, and the one actor that turns them into snapshots.
-//! - [`publish`]: where changes are written before anyone sees them: the sink of a feed, and the journal on disk.
-//! - [`upstream`]: a node that is followed: its heads, its blocks, and the state that is missing here.
+//! - [`publish`]: where changes are written before they are visible: the sink of a feed, and the journal on disk.
+//! - [`upstream`]: the node that is followed: its heads, its blocks, and the state that is missing here.
 //! - [`pool`]: the transaction pool.
 //! - [`scheduler`]: where and when each request runs, and which requests are rejected.
 //! - [`engine`]: pure simulation, from a snapshot and a request to a result.
-//! - [`ledger`]: what is published of a chain: snapshots with their block context, history, and the records of changes.
+//! - [`ledger`]: the published chain: snapshots with their block context, history, and the records of changes.
 //! - [`store`]: the durable store: one file, and group commits.
 //! - [`state`]: immutable worlds, the cache of an upstream's state, and the overlay of a run.
 //! - [`chain`]: chain rules: forks, genesis, blocks and headers.
@@ -33,13 +35,13 @@
 //! - [`telemetry`]: logs and metrics.
 //! - [`clock`]: the time, of the system or of a test.
 //! - [`secrets`]: files and settings with secrets.
-//! - [`objects`]: text of users whose structs are objects, never arrays.
+//! - [`objects`]: parses users' text, in which structs are objects, never arrays.
 //! - [`nearest`]: names that a user may have meant.
-//! - [`shown`]: texts of strangers and URLs with secrets, as they are shown.
+//! - [`shown`]: displays text of third parties, and URLs with secrets.
 //! - [`unix_socket`]: Unix sockets that only the user of the process may open.
-//! - [`lock`]: locks that the meter knows of.
+//! - [`lock`]: locks that the meter knows about.
 
-// Locks are those of `lock`.
+// Locks must be the types of `lock`.
 #![warn(clippy::disallowed_types)]
 // Text of users is read by `objects`.
 #![warn(clippy::disallowed_methods)]

@@ -1,9 +1,10 @@
-//! Locks that the meter knows of.
+//! Locks that the meter knows about.
 //!
-//! A run that pauses lets another job run on its thread. If the thread held a lock then, a job that takes the same lock would wait
-//! forever. So a thread counts the locks that it holds, and a run does not pause while there is one
-//! ([`Meter::look`](crate::meter::Meter::look)). All locks of the node that block a thread are of these types; the lint
-//! `disallowed_types` (`clippy.toml`) rejects others. No lock is held across an `await`, because the guards are not [`Send`].
+//! A run that pauses lets another job run on its thread. If the thread held a lock at that time, a job that takes the
+//! same lock would wait forever. So a thread counts the locks that it holds, and a run does not pause while there is
+//! one ([`Meter::look`](crate::meter::Meter::look)). All locks of the node that block a thread are of these types; the
+//! lint `disallowed_types` (`clippy.toml`) rejects others. No lock is held across an `await`, because the guards are
+//! not [`Send`].
 
 use std::{
     cell::Cell,

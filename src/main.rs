@@ -1,4 +1,4 @@
-//! The program. Its code is in the library, so that the compiler sees what is unused.
+//! The program. Its code is in the library, so that the compiler detects unused code.
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

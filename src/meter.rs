@@ -54,8 +54,8 @@ impl std::fmt::Debug for Pause {
     }
 }
 
-/// The progress of one thread: the number of checks of meters there, and of whatever else the thread counts. Any thread
-/// may read it, and it is written without a lock.
+/// The progress of one thread: the number of meter checks, plus whatever else the thread counts. Any thread may read
+/// it, and it is written without a lock.
 #[derive(Debug, Default)]
 pub struct Progress(AtomicU64);
 
@@ -64,8 +64,8 @@ thread_local! {
 }
 
 impl Progress {
-    /// Counts the checks of all meters on the calling thread from now on. A thread has one progress: a second one counts
-    /// nothing.
+    /// Counts the checks of all meters on the calling thread from now on. A thread has one progress: a second call has
+    /// no effect.
     pub fn count_checks(self: &Arc<Self>) {
         PROGRESS.with(|progress| _ = progress.set(self.clone()));
     }
@@ -103,7 +103,8 @@ impl Meter {
     /// Strides left to a run that has missed state: some milliseconds.
     const DOOMED_STRIDES: u32 = 256;
 
-    /// Gas that all precompiles of a short run may use together: some tens of microseconds of the most expensive one.
+    /// Gas that all precompiles of a short run may use together: some tens of microseconds of the most expensive
+    /// precompile.
     const PRECOMPILE_GAS: u64 = 100_000;
 
     /// Creates a meter that stops a run at `deadline` or when `cancelled` is set. Each read of the clock calls `pause`.
@@ -116,7 +117,7 @@ impl Meter {
         self.deadline = Some(self.deadline.map_or(deadline, |own| own.min(deadline)));
     }
 
-    /// Checks all bounds, before a part of a run that takes long and does not tick.
+    /// Checks all bounds, before a long part of a run that does not tick.
     ///
     /// # Errors
     ///
@@ -126,7 +127,7 @@ impl Meter {
         self.stopped.map_or(Ok(()), Err)
     }
 
-    /// Counts the work around a call or a block that runs no code: what is filled in, encoded and hashed.
+    /// Counts the work before and after a call or a block that runs no code: filling in defaults, encoding and hashing.
     ///
     /// # Errors
     ///
@@ -145,7 +146,7 @@ impl Meter {
         self.stopped.map_or(Ok(()), Err)
     }
 
-    /// Bounds a run that has missed state. Its result is discarded; it continues only to find what else it will miss.
+    /// Bounds a run that has missed state. Its result is discarded; it continues only to find further missing state.
     pub fn bound_doomed_run(&mut self) {
         self.strides_left = Some(self.strides_left.map_or(Self::DOOMED_STRIDES, |left| left.min(Self::DOOMED_STRIDES)));
         self.fuel = self.fuel.min(Self::STRIDE);

@@ -1,16 +1,16 @@
 //! Names that a user may have meant.
 
-/// The least similarity (Jaro–Winkler) of two names of which one may be meant for the other.
+/// Minimum similarity (Jaro–Winkler) of two names for a suggestion.
 const SIMILAR: f64 = 0.8;
-/// The most slips (Damerau–Levenshtein) between them: two, or one in so many letters of a longer name.
+/// Maximum typing errors (Damerau–Levenshtein) between them: two, or one per so many letters of a longer name.
 const SLIPS: usize = 2;
 const LETTERS: usize = 4;
 /// Names from this length on, in bytes, are compared with none, so that the comparison stays cheap.
 const MAX_LENGTH: usize = 64;
-/// Names whose lengths differ by more bytes are not compared.
+/// Names whose lengths differ by more bytes than this are not compared.
 const DIFFERENCE: usize = 4;
 
-/// Returns the name that is most similar to `name`, if one is similar enough to be meant.
+/// Returns the name that is most similar to `name`, if one is similar enough.
 pub fn nearest<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     if name.len() >= MAX_LENGTH {
         return None;

@@ -148,7 +148,7 @@ impl Node {
         let ports = Ports::take(&config)?;
         let metrics = Metrics::default();
         ports.front.reason().set("it opens its store, and checks it");
-        // A fork keeps what it has fetched, and nothing of its own.
+        // A fork stores fetched state, but not its own blocks.
         let store = match config.data_dir.as_ref().filter(|_| config.test_chain.fork_url.is_none()) {
             Some(dir) => Store::open(&DataDir::open(dir, config.data_dir_shared)?, &metrics)?,
             None => Store::in_memory(&metrics)?,
@@ -296,7 +296,8 @@ impl Node {
         let (started, ready) = std::sync::mpsc::channel();
         let thread = std::thread::Builder::new().name("presim-actors".to_owned()).spawn(move || {
             let system = System::with_tokio_rt(|| {
-                // Building a runtime fails only if the system gives no threads. Nothing could be done then.
+                // Building a runtime fails only if the system cannot create threads, and there is no way to recover
+                // from that.
                 tokio::runtime::Builder::new_multi_thread()
                     .enable_all()
                     .thread_name("presim-tasks")
@@ -329,13 +330,13 @@ impl Drop for Node {
     }
 }
 
-/// Returns the threads on which an upstream or the servers of a fleet are talked to: what executes blocks and calls does not
-/// hold them up.
+/// Returns the threads that communicate with an upstream or the servers of a fleet. They are separate, so that the
+/// execution of blocks and calls does not delay them.
 fn talking_threads(name: &str) -> std::io::Result<Runtime> {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().thread_name(name).build()
 }
 
-/// Loads the KZG settings on a thread of its own, because the first use of a blob or of the point evaluation precompile
+/// Loads the KZG settings on a separate thread. Otherwise the first use of a blob or of the point evaluation precompile
 /// would load them within a request, which takes a second.
 fn load_kzg_settings_beside() {
     install_kzg_verifier();
@@ -431,7 +432,7 @@ impl Actors {
         let lacks_rules = !spec.natives().is_empty();
         let pool = parts::pool(&config, &spec, &snapshots, &store)?;
         tokio::spawn(count_drops(pool.dropped(), PoolDrops::new(&metrics)));
-        // The feed executes blocks, so it has a thread of its own that nothing else waits for.
+        // The feed executes blocks, so it has a dedicated thread.
         let feed_thread = Arbiter::new();
         let feed = {
             let feed = StateFeed::new(source, Feed::new(snapshots.clone(), sink, pool.clone(), &metrics));
@@ -571,7 +572,8 @@ impl Actors {
         }
         drop(self.socket);
         if let Some(sender) = self.sender {
-            // The task may be stopped anywhere, because what waits is on the disk, and is sent after the next start.
+            // The task can be aborted at any point, because the waiting transactions are on disk and are sent after the
+            // next start.
             sender.abort();
             let _ = sender.await;
         }
@@ -585,7 +587,8 @@ impl Actors {
     }
 }
 
-/// Shows at intervals the bytes of the bytecode cache, of those that connections hold, and of the files in the data directory.
+/// Updates at intervals the metrics of the bytes of the bytecode cache, of connections, and of the files in the data
+/// directory.
 fn show_sizes(
     metrics: &Metrics,
     data_dir: Option<PathBuf>,

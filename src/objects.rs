@@ -1,11 +1,12 @@
-//! Text that users write, in JSON or TOML, whose structs are objects.
+//! Deserializes text that users write, in JSON or TOML, so that structs are written as objects only.
 //!
-//! A struct that derives `Deserialize` also takes an array of its fields, in the order in which they are declared. In a request or a file
-//! that order means nothing, so an array in the place of an object is a mistake. The functions here reject it at any depth. The lint
-//! `disallowed_methods` (`clippy.toml`) keeps modules that read what users write from the functions of `serde_json` and `toml`.
+//! A struct that derives `Deserialize` also accepts an array of its fields in declaration order. In a request or a file
+//! that order has no meaning, so an array in the place of an object is a mistake. The functions here reject it at any
+//! depth. The lint `disallowed_methods` (`clippy.toml`) prevents modules that read users' text from calling the
+//! functions of `serde_json` and `toml`.
 //!
-//! Enums that are untagged or have a tag, and fields that are flattened, are collected before their type is known, and take arrays again:
-//! what users write is read without them.
+//! Untagged and tagged enums, and flattened fields, are buffered before their type is known, and would accept arrays
+//! again. The types of users' text therefore do not use them.
 
 use std::fmt;
 
@@ -16,16 +17,16 @@ use serde::{
 };
 use serde_json::de::{Read, SliceRead, StrRead};
 
-/// Parses JSON whose structs are objects.
+/// Parses JSON. Structs must be objects.
 ///
 /// # Errors
 ///
-/// Returns the error of the parser, or that an array is in the place of an object.
+/// Returns the parser's error, also if an array is in the place of an object.
 pub fn from_str<'de, T: Deserialize<'de>>(text: &'de str) -> serde_json::Result<T> {
     whole(StrRead::new(text))
 }
 
-/// Parses JSON whose structs are objects, like [`from_str`].
+/// Parses JSON like [`from_str`]. Structs must be objects.
 ///
 /// # Errors
 ///
@@ -41,16 +42,16 @@ fn whole<'de, T: Deserialize<'de>>(text: impl Read<'de>) -> serde_json::Result<T
     Ok(value)
 }
 
-/// Parses TOML whose structs are tables.
+/// Parses TOML. Structs must be tables.
 ///
 /// # Errors
 ///
-/// Returns the error of the parser, or that an array is in the place of a table.
+/// Returns the parser's error, also if an array is in the place of a table.
 pub fn from_toml<'de, T: Deserialize<'de>>(text: &'de str) -> Result<T, toml::de::Error> {
     T::deserialize(ObjectsOnly(toml::Deserializer::parse(text)?))
 }
 
-/// A deserializer, or a part of one, whose structs are objects at any depth.
+/// A deserializer, or a part of one, that accepts structs only as objects, at any depth.
 pub struct ObjectsOnly<T>(pub T);
 
 /// The deserializer of positional parameters: a struct is an array of its fields in their order. Structs inside of them are
@@ -70,7 +71,7 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Positional<D> {
     }
 }
 
-/// The visitor of a struct, which takes an object only.
+/// The visitor of a struct. It accepts only an object.
 struct FieldsOnly<V>(V);
 
 impl<'de, V: Visitor<'de>> Visitor<'de> for FieldsOnly<V> {

@@ -33,7 +33,8 @@ pub fn run() -> ExitCode {
     match Signals::listen().map_err(eyre::Report::from).and_then(run_command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Parts of the text may be a stranger's, such as an upstream's error. The reader may be gone.
+            // Parts of the text may be from a third party, such as an upstream's error. The reader may have
+            // disconnected.
             let text = shown::printable(&shown::without_secrets(&format!("{error:#}")));
             let _ = writeln!(io::stderr(), "error: {text}");
             error.downcast_ref::<CommandError>().map_or(ExitCode::FAILURE, CommandError::exit_code)
@@ -67,14 +68,14 @@ fn exit(error: &clap::Error) -> ! {
     let text = error.render().to_string();
     let shown = shown::without_secrets(&text);
     if error.use_stderr() && shown != text {
-        // A URL was given where none is expected. The reader may be gone.
+        // A URL was given where none is expected. The reader may have disconnected.
         let _ = write!(io::stderr(), "{shown}");
         std::process::exit(error.exit_code());
     }
     error.exit()
 }
 
-/// Asks a node. A signal ends the command: a watch as it is meant to end, another one without a result.
+/// Runs a command that asks a node. A signal ends it: a watch regularly, another command without a result.
 fn ask(task: AskTask, mut signals: Signals) -> eyre::Result<()> {
     let (is_endless, stop) = (task.is_endless(), task.stop());
     let (tell, ended) = std::sync::mpsc::channel();
@@ -103,7 +104,7 @@ fn run_node(config: Config, mut signals: Signals) -> eyre::Result<()> {
     let started = signals.unless_stopped(move || {
         let node = Node::start(config.clone())?;
         let banner = Banner::new(&config, node.info(), io::stdout().is_terminal());
-        // First, so that whoever has read the banner finds it in the log.
+        // The banner is logged first, so that it is in the log once it is printed.
         banner.log();
         if !is_silent {
             // A node does not need a reader.
@@ -134,7 +135,7 @@ fn run_node(config: Config, mut signals: Signals) -> eyre::Result<()> {
     stopped.ok_or_else(|| eyre!("stopped at once by a second signal: requests under way may not have ended"))
 }
 
-/// Reads the token files again. Without them, SIGHUP ends a node whose terminal has been closed.
+/// Reads the token files again. Without token files, SIGHUP stops the node, because its terminal was closed.
 fn hang_up(node: &Node) -> ControlFlow<()> {
     let access = node.access();
     if !access.has_files() {
@@ -156,8 +157,7 @@ const SUMMING_UP: Duration = Duration::from_secs(5);
 /// The time after the first signal to stop within which others count as the same: `timeout` and shells signal a process, and then
 /// its group.
 const SAME_STOP: Duration = Duration::from_millis(300);
-/// The signal of a write beyond the largest size of a file. The number is the same on all of Linux's platforms but
-/// MIPS.
+/// The signal for exceeding the maximum size of a file. The number is the same on all of Linux's platforms but MIPS.
 const SIGXFSZ: i32 = 25;
 
 /// SIGTERM and SIGINT (Ctrl-C). From [`listen`](Self::listen) on they do not kill the process, but wait to be received.
@@ -183,14 +183,14 @@ impl Signals {
         Ok(Self { runtime, terminate, interrupt, hang_up: None, stopping: None, _too_large: too_large })
     }
 
-    /// Registers SIGHUP, which ends any other command.
+    /// Registers SIGHUP. Other commands end on it.
     fn listen_for_hang_up(&mut self) -> io::Result<()> {
         let _registering = self.runtime.enter();
         self.hang_up = Some(signal(SignalKind::hangup())?);
         Ok(())
     }
 
-    /// Waits for a signal to end. Calls `hang_up` on each SIGHUP, which may end the wait, too.
+    /// Waits for a signal to stop. Calls `hang_up` on each SIGHUP, which may also end the wait.
     fn wait(&mut self, hang_up: impl Fn() -> ControlFlow<()>) {
         let Self { runtime, terminate, interrupt, hang_up: hung_up, .. } = self;
         runtime.block_on(async {

@@ -27,7 +27,7 @@ impl<T: Clone + Send + Sync + 'static> TypedValueParser for SecretParser<T> {
 ///
 /// # Errors
 ///
-/// Returns a problem that shows scheme, host and port of a URL, and nothing of a text that is none.
+/// Returns a description of the problem. It shows only scheme, host and port of a URL, and nothing of other text.
 pub fn secret_url(text: &str, schemes: &[&str], example: &str) -> Result<Url, String> {
     let expected = match schemes {
         [all @ .., last] if !all.is_empty() => format!("{} or {last}", all.join(", ")),
@@ -57,7 +57,7 @@ pub fn is_open_to_others(file: &File) -> io::Result<bool> {
     Ok(file.metadata()?.permissions().mode() & 0o077 != 0)
 }
 
-/// Logs a warning that other users may read the file at `path`, which holds `what`, and says how to prevent it.
+/// Logs a warning that other users may read the file at `path`, which contains `what`, and how to prevent it.
 pub fn warn_of_others(path: &Path, what: &str) {
     let path = path.display();
     tracing::warn!("{path} contains {what} and can be read by other users: run `chmod 600 {path}`");

@@ -1,12 +1,12 @@
-//! Texts of strangers, and URLs with secrets, as they are shown: on a terminal, on the page and in errors.
+//! Displays third parties' text, and URLs with secrets, on a terminal, on the page and in errors.
 
 use std::{error::Error, ops::RangeInclusive};
 
 use url::Url;
 
-/// The characters that are escaped wherever a stranger's text is shown: those that a terminal obeys, those that change
-/// the direction of text, and those that nobody sees. They are the control and format characters, separators other than
-/// a space, and characters without a glyph (Unicode's `Cc`, `Cf`, `Z` and `Default_Ignorable_Code_Point`).
+/// The characters that are escaped in text of third parties: characters that control a terminal, that change the
+/// direction of text, or that are invisible. They are the control and format characters, separators other than a space,
+/// and characters without a glyph (Unicode's `Cc`, `Cf`, `Z` and `Default_Ignorable_Code_Point`).
 pub const HIDDEN: [RangeInclusive<char>; 31] = [
     '\0'..='\u{1f}',
     '\u{7f}'..='\u{a0}',
@@ -51,7 +51,7 @@ pub fn printable(text: &str) -> String {
     escaped(text, "")
 }
 
-/// Escapes hidden characters, and those of `also` with a backslash before them.
+/// Escapes hidden characters, and escapes the characters of `also` with a backslash.
 pub fn escaped(text: &str, also: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -94,7 +94,8 @@ pub fn cut(text: &str, most: usize) -> String {
     }
 }
 
-/// Escapes hidden characters of a JSON text in JSON's own way. Its line breaks stay: those of strings are escaped already.
+/// Escapes hidden characters of a JSON text as JSON does. Line breaks stay, because those in strings are already
+/// escaped.
 pub fn json(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -115,7 +116,7 @@ pub fn url(url: &Url) -> String {
     format!("{}://{}{port}", url.scheme(), url.host_str().unwrap_or_default())
 }
 
-/// Shortens each URL in a text to what [`url`](fn@url) shows. A URL that does not parse is not shown at all.
+/// Shortens each URL in a text as [`url`](fn@url) does. A URL that does not parse is omitted.
 pub fn without_secrets(text: &str) -> String {
     let is_scheme = |letter: char| letter.is_ascii_alphanumeric() || "+-.".contains(letter);
     let ends = |letter: char| letter.is_whitespace() || letter.is_control() || "'\"`<>".contains(letter);

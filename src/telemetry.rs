@@ -32,7 +32,7 @@ use crate::shown;
 const SECONDS: [f64; 17] =
     [5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0];
 
-/// The name of the histogram of the time to publish, which has finer buckets than the others.
+/// The name of the histogram of the time to publish. Its buckets are finer than the others'.
 pub const PUBLISH_SECONDS: &str = "presim_publish_seconds";
 
 /// Returns finer buckets for the time to publish, in which a few per cent can be seen: from 50 µs on, each a tenth
@@ -163,7 +163,7 @@ impl Metrics {
         self.gauge_of(name, help, owned(labels))
     }
 
-    /// Returns a gauge whose label is known only when the node runs. The caller bounds the number of labels.
+    /// Returns a gauge whose label is known only at run time. The caller bounds the number of labels.
     pub fn named_gauge(&self, name: &'static str, help: &'static str, label: (&'static str, String)) -> Gauge {
         self.gauge_of(name, help, vec![(label.0, label.1.into())])
     }

@@ -21,7 +21,7 @@ const MAX_REMOVALS: usize = 8;
 /// The pause after a connection that could not be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
-/// A socket that is bound, and whose connections wait to be accepted.
+/// A bound socket. Its connections wait to be accepted.
 #[derive(Debug)]
 pub struct BoundSocket {
     listener: Listener,
@@ -61,8 +61,8 @@ pub enum SocketError {
 }
 
 impl BoundSocket {
-    /// Binds a socket at `path`, which only the user of the process may open at any moment. A socket of this user on
-    /// which nobody listens is replaced.
+    /// Binds a socket at `path`, which at no moment another user than the process's may open. An unused socket of this
+    /// user is replaced.
     ///
     /// # Errors
     ///
@@ -139,7 +139,7 @@ pub fn check_length(path: &Path, setting: &'static str) -> Result<(), SocketErro
     if bytes > MAX_PATH { Err(SocketError::TooLong { path: path.into(), bytes, setting }) } else { Ok(()) }
 }
 
-/// Checks that a socket can be made at `path`: there is no file, or a socket of this user on which nobody listens.
+/// Checks that a socket can be created at `path`: there is no file, or an unused socket of this user.
 ///
 /// # Errors
 ///
@@ -178,7 +178,7 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
     std::fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()))
 }
 
-/// Moves a socket of this user on which nobody listens from `path` to `aside`.
+/// Moves an unused socket of this user from `path` to `aside`.
 fn remove_unused(path: &Path, aside: &Path, setting: &'static str) -> Result<(), SocketError> {
     let fail = |problem| move |cause| SocketError::System { path: path.into(), problem, cause };
     check(path, setting)?;
@@ -186,7 +186,7 @@ fn remove_unused(path: &Path, aside: &Path, setting: &'static str) -> Result<(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         renamed => renamed.map_err(fail("cannot remove the old socket"))?,
     }
-    // Another node may have replaced the old socket since it was looked at.
+    // Another node may have replaced the old socket since it was checked.
     if may_be_used(aside) {
         std::fs::hard_link(aside, path).map_err(fail("cannot put another node's socket back"))?;
         return Err(SocketError::InUse { path: path.into(), setting });
@@ -194,7 +194,7 @@ fn remove_unused(path: &Path, aside: &Path, setting: &'static str) -> Result<(),
     Ok(())
 }
 
-/// Returns whether somebody listens on a socket, or the system does not tell.
+/// Returns whether a process listens on a socket, or the system does not report it.
 fn may_be_used(path: &Path) -> bool {
     let refused = |error: io::Error| matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound);
     !Stream::connect(path).is_err_and(refused)

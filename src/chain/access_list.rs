@@ -7,7 +7,8 @@ use alloy_eips::eip7928::{BlockAccessList, bal::Bal, total_bal_items};
 /// The gas of a block's limit for each account and slot that its list may have.
 const ITEM_COST: u64 = 2_000;
 
-/// Returns the list of a block whose parts have these lists, from the part `first` on. Returns `None` if there are none.
+/// Merges the access lists of a block's parts, from the part `first` on. Returns `None` if none of these parts has a
+/// list.
 pub fn merged_access_list(parts: &imbl::Vector<Arc<BlockAccessList>>, first: usize) -> Option<BlockAccessList> {
     let mut merged: Option<Bal> = None;
     for part in (first..parts.len()).filter_map(|index| parts.get(index)) {

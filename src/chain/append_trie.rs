@@ -3,18 +3,18 @@
 use alloy_primitives::{B256, Bytes};
 use alloy_trie::{HashBuilder, Nibbles};
 
-/// A trie that holds each item of a list under the RLP of the item's index (yellow paper, section 4.3), as
-/// [`ordered_roots`](super::ordered_roots) does, and to which items are appended.
+/// An append-only trie that stores each item of a list under the RLP of the item's index (yellow paper, section 4.3),
+/// like [`ordered_roots`](super::ordered_roots).
 ///
-/// The keys come in groups that differ in their last nibble only. Once the last key of a group is there, no later key
-/// changes the branch above the group, so its hash is final, and the items below it are dropped. The same holds for a
-/// group of such branches. A branch of at least eight children is never embedded in its parent, so it always has a hash.
-/// What is kept is a few branches for each level and the items of the newest group: appending and computing the root cost
-/// the same, whatever the length of the list, and a clone is cheap.
+/// The keys form groups that differ only in their last nibble. Once a group is complete, no later key changes the
+/// branch above it, so the hash of that branch is final, and the items below it are dropped. The same holds for a group
+/// of such branches. A branch with at least eight children is never embedded in its parent, so it always has a hash.
+/// The trie retains only a few branches per level and the items of the newest group: the cost of appending and of
+/// computing the root does not depend on the length of the list, and a clone is cheap.
 #[derive(Clone, Debug, Default)]
 pub struct AppendTrie {
     len: usize,
-    /// The item with index 0, whose key 0x80 is in no group.
+    /// The item with index 0. Its key 0x80 belongs to no group.
     first: Option<Bytes>,
     /// The paths and hashes of the finished branches, in the order of the indices below them.
     finished: Vec<(Nibbles, B256)>,
@@ -47,7 +47,7 @@ impl AppendTrie {
 
     /// Returns the root.
     pub fn root(&self) -> B256 {
-        // The order of keys is not the order of indices: the key of index 0 lies behind those of the indices to 127.
+        // Keys are not ordered like indices: the key of index 0 follows the keys of indices 1 to 127.
         let low = self.finished.partition_point(|(path, _)| path.first() < Some(8));
         let (low, high) = self.finished.split_at(low);
         let (before, after): (&[_], &[_]) = match self.recent.first() {
@@ -77,8 +77,8 @@ impl AppendTrie {
         self.finished.push((path, builder.root()));
     }
 
-    /// Replaces the newest finished branches by the branch above them if no later one will be below it. Returns whether
-    /// it has. The branches right below the root stay, because the root has other children too.
+    /// Replaces the newest finished branches by the branch above them if no later branch will be below it. Returns
+    /// whether it did. The branches right below the root stay, because the root has other children too.
     fn finish_branches(&mut self) -> bool {
         let Some((path, _)) = self.finished.last() else { return false };
         let depth = path.len() - 1;

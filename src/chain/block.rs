@@ -26,15 +26,15 @@ pub struct SealedBlock {
     /// The header and its hash.
     pub header: Sealed<Header>,
     body: Option<Arc<BlockBody>>,
-    /// The logs of a block whose body is unknown, if they are known all the same.
+    /// The logs of the block. Set only if they are known although the body is not.
     logs: Option<Arc<[TransactionLogs]>>,
-    /// The refunds of gas of a pre-confirmed block, which does not list its post-execution transaction.
+    /// The gas refunds of a pre-confirmed block, whose post-execution transaction is not in the list.
     refunds: GasRefunds,
     /// Reads the body from storage. Unset if no storage has the block.
     keeper: OnceLock<Arc<dyn BlockKeeper>>,
 }
 
-/// The logs of a transaction of which nothing else is known: presim does not know its type.
+/// The logs of a transaction whose type presim does not know, and of which nothing else is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq, RlpEncodable, RlpDecodable)]
 pub struct TransactionLogs {
     /// The hash of the transaction.
@@ -54,7 +54,7 @@ pub struct BlockBody {
     pub ommers: Vec<Header>,
     /// The withdrawals (EIP-4895); `None` before Shanghai.
     pub withdrawals: Option<Withdrawals>,
-    /// The access list (EIP-7928); `None` before Amsterdam, and of an upstream's block, which comes without it.
+    /// The access list (EIP-7928). `None` before Amsterdam, and for blocks of an upstream, which sends none.
     pub access_list: Option<BlockAccessList>,
 }
 
@@ -73,10 +73,10 @@ pub trait BlockKeeper: std::fmt::Debug + Send + Sync {
     /// Returns `None` instead of panicking if they cannot be read, because the only writer of snapshots calls this.
     fn transactions(&self, number: u64) -> Option<Vec<B256>>;
 
-    /// Returns the header of block `number`, which pruning does not remove.
+    /// Returns the header of block `number`. Pruning does not remove headers.
     fn header(&self, number: u64) -> Option<Header>;
 
-    /// Returns the number of the block with this hash, which pruning does not remove.
+    /// Returns the number of the block with this hash. Pruning does not remove it.
     fn number(&self, hash: B256) -> Option<u64>;
 }
 
@@ -98,13 +98,13 @@ impl SealedBlock {
         Self { header, body, logs, refunds, keeper }
     }
 
-    /// Sets the refunds of gas of a pre-confirmed block, which does not list its post-execution transaction.
+    /// Sets the gas refunds of a pre-confirmed block, whose post-execution transaction is not in the list.
     #[must_use]
     pub fn with_refunds(self, refunds: GasRefunds) -> Self {
         Self { refunds, ..self }
     }
 
-    /// Returns the refunds of gas of the block, whose body is `body`.
+    /// Returns the gas refunds of the block with this `body`.
     pub fn refunds(&self, body: &BlockBody) -> GasRefunds {
         match body.transactions.last().map(|last| GasRefunds::of_last(last)) {
             Some(listed) if listed.transaction().is_some() => listed,
@@ -112,13 +112,13 @@ impl SealedBlock {
         }
     }
 
-    /// Sets the logs of all the transactions, in order, which are known although the body is not.
+    /// Sets the logs of all transactions, in order. For a block whose logs are known although its body is not.
     #[must_use]
     pub fn with_logs(self, logs: Vec<TransactionLogs>) -> Self {
         Self { logs: Some(logs.into()), ..self }
     }
 
-    /// Returns the logs of a block whose body is unknown, if they are known all the same.
+    /// Returns the logs of the block if they are known although the body is not.
     pub fn logs_alone(&self) -> Option<&[TransactionLogs]> {
         self.logs.as_deref()
     }
@@ -149,7 +149,7 @@ impl SealedBlock {
         self.body.is_none() && self.keeper.get().is_none()
     }
 
-    /// Creates a block whose body `keeper` holds.
+    /// Creates a block whose body is in the storage of `keeper`.
     pub fn kept(header: Header, keeper: Arc<dyn BlockKeeper>) -> Self {
         Self { keeper: keeper.into(), ..Self::bare(header.seal_slow()) }
     }
@@ -170,7 +170,7 @@ impl SealedBlock {
         Some(Self { keeper: keeper.into(), refunds: self.refunds.clone(), ..Self::bare(self.header.clone()) })
     }
 
-    /// Returns the block as it is in memory, which no keeper holds.
+    /// Returns a copy without a keeper, with only the parts of the block that are in memory.
     #[must_use]
     pub fn without_keeper(&self) -> Self {
         Self { keeper: OnceLock::new(), ..self.clone() }
@@ -204,7 +204,7 @@ impl SealedBlock {
         }
     }
 
-    /// Returns the time of the block since 1970, to the millisecond if the block tells it.
+    /// Returns the time of the block since 1970, with milliseconds if the block contains them.
     pub fn instant(&self) -> Duration {
         let body = self.find_body();
         block_instant(self.header.timestamp, body.and_then(|body| millis_part(body.transactions.get(1)?)))
@@ -220,7 +220,7 @@ impl SealedBlock {
     }
 }
 
-/// The hashes of the last 256 blocks by number, which the `BLOCKHASH` opcode can read. Cheap to clone.
+/// The hashes of the last 256 blocks by number, for the `BLOCKHASH` opcode. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct BlockHashes(imbl::OrdMap<u64, B256>);
 

@@ -3,8 +3,8 @@
 
 use alloy_primitives::{Address, B256, Bytes, address, bytes};
 
-/// The proxy's address, the same on every chain that has it, because nobody has the key of the account that creates it,
-/// and that account can send no other transaction (<https://github.com/Arachnid/deterministic-deployment-proxy>).
+/// The proxy's address. It is the same on every chain, because the account that creates it has no known key and can
+/// send no other transaction (<https://github.com/Arachnid/deterministic-deployment-proxy>).
 pub const DEPLOYMENT_PROXY: Address = address!("0x4e59b44847b379578588920cA78FbF26c0B4956C");
 
 /// The proxy's code. The call data is a 32-byte salt and the creation code of a contract, which the proxy creates by

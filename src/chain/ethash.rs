@@ -8,7 +8,7 @@ use super::ChainSpec;
 
 /// The lowest difficulty.
 const MINIMUM: u64 = 131_072;
-/// The step by which a block changes its parent's difficulty is this part of it.
+/// The divisor of the parent's difficulty that gives the step by which a block changes it.
 const STEP_DIVISOR: u64 = 2048;
 /// The number of blocks in which the difficulty bomb doubles.
 const BOMB_PERIOD: u64 = 100_000;

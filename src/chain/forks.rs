@@ -97,8 +97,8 @@ const LINES: [&[ForkName]; 5] = [
 ];
 
 impl ForkName {
-    /// Returns whether presim executes the fork's rules. A fork of which it does not is in the tables all the same, so that
-    /// its time is known.
+    /// Returns whether presim executes the fork's rules. Forks that it does not execute are in the tables too, so that
+    /// their times are known.
     pub const fn is_executed(self) -> bool {
         !matches!(self, Bogota | Zenith | Tropo | Strato)
     }
@@ -113,7 +113,7 @@ impl ForkName {
         matches!(self, Bpo1 | Bpo2 | Bpo3 | Bpo4 | Bpo5)
     }
 
-    /// Returns whether the forks that change blob parameters alone may come before the fork, which does not follow them.
+    /// Returns whether forks that change only blob parameters may precede this fork, which does not depend on them.
     pub(super) const fn is_after_blobs(self) -> bool {
         matches!(self, Amsterdam | Bogota)
     }
@@ -159,7 +159,7 @@ impl ForkName {
         })
     }
 
-    /// Lets this fork of Ethereum become active at `time`, and the forks that it follows at `before`, unless they have a time.
+    /// Activates this fork of Ethereum at `time`. The forks before it that have no time yet activate at `before`.
     pub(super) fn activate(self, config: &mut ChainConfig, time: u64, before: u64) {
         for line in LINES {
             let followed = line.iter().position(|fork| *fork == self).map_or(&[][..], |at| &line[..at]);
@@ -267,7 +267,7 @@ pub fn set_forks(config: &mut ChainConfig, forks: &[ForkTime]) -> Result<(), Cha
     Ok(())
 }
 
-/// Lets Ethereum's forks up to `newest` be active in `config` from the beginning, and no later one ever.
+/// Activates Ethereum's forks up to `newest` in `config` from genesis, and removes the later ones.
 pub fn set_newest_fork(config: &mut ChainConfig, newest: EthereumHardfork) {
     use EthereumHardfork as Fork;
     let zero = |fork: Fork| (fork <= newest).then_some(0);
@@ -276,7 +276,7 @@ pub fn set_newest_fork(config: &mut ChainConfig, newest: EthereumHardfork) {
     (config.eip155_block, config.eip158_block) = (zero(Fork::SpuriousDragon), zero(Fork::SpuriousDragon));
     config.byzantium_block = zero(Fork::Byzantium);
     config.constantinople_block = zero(Fork::Constantinople);
-    // Gas by EIP-1283, which Constantinople alone has, is not supported.
+    // EIP-1283 gas metering, which only Constantinople has, is not supported.
     config.petersburg_block = zero(Fork::Constantinople);
     config.istanbul_block = zero(Fork::Istanbul);
     config.muir_glacier_block = zero(Fork::MuirGlacier);

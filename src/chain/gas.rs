@@ -13,7 +13,7 @@ pub struct BlockGas {
     /// Gas for computation: before refunds from Amsterdam on
     /// ([EIP-7778](https://eips.ethereum.org/EIPS/eip-7778)), after them on earlier forks.
     pub regular: u64,
-    /// Gas for what the state has grown by. Zero before Amsterdam.
+    /// Gas for the growth of the state. Zero before Amsterdam.
     pub state: u64,
 }
 
@@ -32,7 +32,7 @@ impl BlockGas {
         Self { regular: self.regular.saturating_add(other.regular), state: self.state.saturating_add(other.state) }
     }
 
-    /// Returns the block's `gasUsed`, which is the larger of both dimensions.
+    /// Returns the block's `gasUsed`: the larger of the two dimensions.
     pub const fn used(self) -> u64 {
         if self.regular > self.state { self.regular } else { self.state }
     }
@@ -45,7 +45,8 @@ pub struct GasLeft {
     pub regular: u64,
     /// State gas. Before Amsterdam no transaction is bound by it.
     pub state: u64,
-    /// The most regular gas of a transaction, whatever its gas limit (EIP-7825, EIP-8037). `u64::MAX` before Amsterdam.
+    /// Maximum regular gas of a transaction, regardless of its gas limit (EIP-7825, EIP-8037). `u64::MAX` before
+    /// Amsterdam.
     cap: u64,
 }
 
@@ -60,7 +61,7 @@ impl GasLeft {
         }
     }
 
-    /// Returns what is left after a transaction that used `used`.
+    /// Returns the gas that remains after a transaction that used `used`.
     #[must_use]
     pub const fn after(self, used: BlockGas) -> Self {
         Self {

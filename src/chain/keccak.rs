@@ -203,7 +203,7 @@ mod tests {
         #[cfg(not(target_arch = "x86_64"))]
         let has_lanes = false;
         if !has_lanes {
-            // Not with `eprintln!`, whose output the harness shows of failed tests alone.
+            // Not `eprintln!`, because the test harness shows its output only if the test fails.
             let told = "SKIPPED chain::keccak::tests: the processor has no AVX-512F, so only single hashes are tested";
             let _ = writeln!(std::io::stderr(), "{told}");
         }

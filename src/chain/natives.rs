@@ -9,9 +9,9 @@ use super::{
     forks::{ForkName, ForkTimes},
 };
 
-/// The addresses whose code is part of a chain's nodes, beside the precompiles that presim has, by the forks that bring
-/// them. A run that reaches one of them cannot be executed here, nor can one in a block of a fork whose rules presim does not
-/// have.
+/// The addresses whose code is part of a chain's nodes, in addition to the precompiles that presim implements, with the
+/// forks that introduce them. presim cannot execute a run that reaches one of these addresses, or any run in a block of
+/// a fork whose rules it does not implement.
 #[derive(Clone, Debug, Default)]
 pub struct Natives {
     beryl: Option<u64>,
@@ -20,7 +20,7 @@ pub struct Natives {
     fork: Option<ForkAt>,
     /// Addresses that are native at any time. `None` if there are none, so that runs share no counter.
     more: Option<Arc<[Address]>>,
-    /// The fork whose rules are asked for, if the chain's own are not.
+    /// The fork whose rules were requested, if they differ from the chain's own.
     under: Option<&'static str>,
 }
 
@@ -30,7 +30,8 @@ pub enum Unexecutable {
     /// The run reaches this native contract.
     #[error("execution reaches {0}, a native contract of the chain, which presim cannot execute")]
     Native(Address),
-    /// The run reaches this native contract by the rules of a fork that its block does not have, so that no upstream can execute it.
+    /// The run reaches this native contract under the rules of a fork that its block does not have, so no upstream can
+    /// execute it.
     #[error("under {1}, execution reaches {0}, a native contract of the chain, which presim cannot execute")]
     Under(Address, &'static str),
     /// The block has the rules of this fork.
@@ -89,7 +90,7 @@ impl Natives {
         self.beryl.is_none() && self.cobalt.is_none() && self.fork.is_none() && self.more.is_none()
     }
 
-    /// Returns what cannot be executed in a block at `timestamp`.
+    /// Returns the contracts and the fork that presim cannot execute in a block at `timestamp`.
     pub fn at(&self, timestamp: u64) -> ActiveNatives {
         let is_active = |time: Option<u64>| time.is_some_and(|time| time <= timestamp);
         let known: &'static [Address] = match (is_active(self.cobalt), is_active(self.beryl)) {
@@ -103,7 +104,8 @@ impl Natives {
 }
 
 impl ActiveNatives {
-    /// Returns the reason why no run can use this account, if there is one: in a block of an unexecuted fork it is any account.
+    /// Returns the reason why no run can use this account, if there is one. In a block of an unexecuted fork, no
+    /// account can be used.
     pub fn find(&self, address: &Address) -> Option<Unexecutable> {
         let is_native = || {
             self.known.contains(address)

@@ -14,7 +14,7 @@ use revm::precompile::Precompiles;
 
 use super::{ChainSpec, Family, Fork, ForkAt};
 
-/// The deposit contract of a chain whose `config` names none, as geth returns it.
+/// The deposit contract of a chain whose `config` names none. geth returns the same value.
 const NO_DEPOSIT_CONTRACT: Address = Address::ZERO;
 
 /// The blob parameters of a chain without blobs.
@@ -28,9 +28,9 @@ const NO_BLOBS: BlobParams = BlobParams {
 };
 
 impl ChainSpec {
-    /// Returns the fork that is active in `head`, the next fork, and the last fork that is scheduled. Returns `None`
-    /// before Cancun, because EIP-7910 does not cover those forks. A chain of the OP stack has no blobs and no requests,
-    /// as Base has it (<https://docs.base.org/base-chain/specs/upgrades/azul/exec-engine#eth-config-rpc-method>).
+    /// Returns the fork that is active in `head`, the next fork, and the last scheduled fork. Returns `None` before
+    /// Cancun, because EIP-7910 does not cover those forks. On the OP stack, the answer has no blobs and no requests,
+    /// as on Base (<https://docs.base.org/base-chain/specs/upgrades/azul/exec-engine#eth-config-rpc-method>).
     ///
     /// `precompiles` returns the precompiles of a fork.
     pub fn fork_config(
@@ -106,7 +106,7 @@ impl ChainSpec {
         })
     }
 
-    /// Returns the fork hash at `time` (EIP-2124, EIP-6122), which leaves out the forks that are active at genesis.
+    /// Returns the fork hash at `time` (EIP-2124, EIP-6122). Forks that are active at genesis are left out.
     fn fork_hash(&self, genesis: &Header, genesis_hash: B256, time: u64) -> ForkHash {
         let c = &self.config;
         let blocks: BTreeSet<u64> = [

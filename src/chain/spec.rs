@@ -39,7 +39,7 @@ const DENIM_BLOCK_TIME: Duration = Duration::from_millis(200);
 #[derive(Clone, Debug)]
 pub struct ChainSpec {
     pub(super) config: ChainConfig,
-    /// The chain id, which a chain under test may change for all that have its rules.
+    /// The chain id. A chain under test may change it for all clones of the rules.
     pub(super) chain_id: Arc<AtomicU64>,
     pub(super) forks: ForkTimes,
     blobs: BlobScheduleBlobParams,
@@ -55,20 +55,20 @@ pub struct ChainSpec {
     op_stack: Option<OpStackParams>,
     /// The rules as each of the forks has them.
     pub(super) fork_rules: ForkRules,
-    /// The fork whose rules these are at any time, if they are.
+    /// The fork whose rules apply at any time, if there is one ([`under`](ChainSpec::under)).
     pub(super) under: Option<&'static str>,
 }
 
-/// The rules of the forks of a chain. Each is made when it is first asked for, and shared by all clones.
+/// The rules of the forks of a chain. Each is created on first use, and shared by all clones.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ForkRules(pub(super) Arc<[OnceLock<Box<ChainSpec>>; 1 + N::VARIANTS.len()]>);
 
 /// The rules that a chain under test lifts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LiftedRules {
-    /// Contracts may send transactions, which EIP-3607 forbids.
+    /// Allows contracts to send transactions, which EIP-3607 forbids.
     pub contracts_may_send: bool,
-    /// A transaction may have any gas, which EIP-7825 caps.
+    /// Removes the cap on a transaction's gas (EIP-7825).
     pub any_tx_gas: bool,
     /// The most bytes of a contract's code, if they are not the fork's (EIP-170).
     pub code_size: Option<usize>,
@@ -193,7 +193,7 @@ impl ChainSpec {
         self.wrapper
     }
 
-    /// Sets these native contracts beside those that the forks bring.
+    /// Adds native contracts to those that the forks introduce.
     #[must_use]
     pub fn with_natives(self, more: &[Address]) -> Self {
         Self { natives: self.natives.with(more), fork_rules: ForkRules::default(), ..self }
@@ -215,8 +215,8 @@ impl ChainSpec {
         self.forks.is_active(N::Denim, timestamp).then_some(DENIM_BLOCK_TIME)
     }
 
-    /// Returns the usual time between a block at `timestamp` and the next: what the forks prescribe, unless it was set to
-    /// less than a second.
+    /// Returns the usual time between a block at `timestamp` and the next: the time that the forks prescribe, unless it
+    /// was set to less than a second.
     pub fn block_time_at(&self, timestamp: u64) -> Duration {
         let prescribed = self.prescribed_block_time(timestamp).filter(|_| self.block_time >= Duration::from_secs(1));
         prescribed.unwrap_or(self.block_time)
@@ -231,7 +231,7 @@ impl ChainSpec {
         }
     }
 
-    /// Returns whether a block at `timestamp` tells the milliseconds of its time, as Denim requires.
+    /// Returns whether a block at `timestamp` contains the milliseconds of its time, as Denim requires.
     pub fn has_base_time(&self, timestamp: u64) -> bool {
         self.forks.is_active(N::Denim, timestamp)
     }
@@ -241,7 +241,7 @@ impl ChainSpec {
         self.forks.is_active(N::Lagoon, timestamp)
     }
 
-    /// Returns the time of a block since 1970, to the millisecond where the chain's blocks tell it.
+    /// Returns the time of a block since 1970, with milliseconds where the chain's blocks contain them.
     pub fn instant_of(&self, block: &SealedBlock) -> Duration {
         let timestamp = block.header.timestamp;
         if self.has_base_time(timestamp) { block.instant() } else { Duration::from_secs(timestamp) }
@@ -288,7 +288,8 @@ impl ChainSpec {
         active.map_or(OpFork::Bedrock, |(_, fork)| *fork)
     }
 
-    /// Returns the number of the first block whose rules presim has: on the OP stack the first of Bedrock.
+    /// Returns the number of the first block whose rules presim implements. On the OP stack, the first block of
+    /// Bedrock.
     pub fn first_executable(&self) -> u64 {
         self.op_stack.as_ref().map_or(0, |op_stack| op_stack.bedrock)
     }
@@ -326,7 +327,7 @@ impl ChainSpec {
     }
 
     /// Returns the target, maximum and price curve of blobs at `timestamp` (EIP-7840, EIP-7892). Returns `None` before
-    /// Cancun, and on the OP stack, which has no blobs.
+    /// Cancun and on the OP stack.
     pub fn blob_params(&self, timestamp: u64) -> Option<BlobParams> {
         if self.op_stack.is_some() {
             None
@@ -352,7 +353,7 @@ impl ChainSpec {
         if let Some(op_stack) = &self.op_stack {
             return Some(op_stack.next_base_fee(parent, timestamp));
         }
-        // A block adds at most an eighth: the bound keeps a fee from an override from overflowing.
+        // A block raises the fee by at most an eighth, so the bound prevents an overflow by a fee from an override.
         let parent = Header { base_fee_per_gas: Some(fee.min(u64::MAX / 9 * 8)), ..parent.clone() };
         parent.next_block_base_fee(BaseFeeParams::ethereum())
     }
@@ -373,7 +374,7 @@ impl ChainSpec {
         Some(parent.next_block_excess_blob_gas(params).unwrap_or_default())
     }
 
-    /// Returns whether a block in `env` has a base fee, which blocks have from London on.
+    /// Returns whether a block in `env` has a base fee, as blocks since London do.
     pub fn is_market<S: Copy + Into<SpecId>>(&self, env: &EvmEnv<S>) -> bool {
         env.cfg_env.spec.into().is_enabled_in(SpecId::LONDON)
     }
@@ -389,7 +390,7 @@ impl ChainSpec {
     }
 }
 
-/// Returns the blob parameters of a `config`. alloy-genesis takes those of Amsterdam from the key `Amsterdam` alone, and a
+/// Returns the blob parameters of a `config`. alloy-genesis reads Amsterdam's only under the key `Amsterdam`, but a
 /// genesis has them under `amsterdam` (EIP-7840).
 fn blob_schedule(config: &ChainConfig) -> BlobScheduleBlobParams {
     let Some(amsterdam) = config.blob_schedule.get(N::Amsterdam.into()) else {

@@ -1,4 +1,4 @@
-//! The contracts of the trading world, which a devnet has from its genesis on.
+//! The contracts of the trading world, which are part of a devnet's genesis.
 
 use alloy_primitives::{Address, address};
 use serde::{Deserialize, Serialize};
@@ -17,7 +17,7 @@ pub struct TradingWorld {
     pub factory: Address,
     /// The router of the pairs.
     pub router: Address,
-    /// The contract that uses gas without work, for traffic; `None` in a world of an earlier version, which has none.
+    /// The contract that uses gas without doing work, for background traffic. `None` in worlds of earlier versions.
     #[serde(default)]
     pub load: Option<Address>,
 }

@@ -64,8 +64,8 @@ impl ChainTx {
         }
     }
 
-    /// Returns the transaction with its sender, recovered from the signature or named by the deposit. That of a post-execution
-    /// transaction is the zero address.
+    /// Returns the transaction with its sender, which is recovered from the signature or named by the deposit. The
+    /// sender of a post-execution transaction is the zero address.
     ///
     /// # Errors
     ///
@@ -127,7 +127,7 @@ pub(super) fn deposit_env(tx: &TxDeposit, sender: Address) -> TxEnv {
     }
 }
 
-/// Returns the environment of a post-execution transaction, which no executor runs: it has too little gas to be valid.
+/// Returns the environment of a post-execution transaction. No executor runs it: it has too little gas to be valid.
 pub(super) fn post_exec_env() -> TxEnv {
     TxEnv { tx_type: POST_EXEC_TX_TYPE_ID, gas_limit: 0, ..TxEnv::default() }
 }

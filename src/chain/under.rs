@@ -1,4 +1,4 @@
-//! The rules of a chain as one of its forks has them, whatever the time.
+//! The rules of a chain under one of its forks, regardless of the time.
 
 use std::str::FromStr;
 
@@ -12,7 +12,7 @@ use super::{
     forks::{ForkTimes, set_newest_fork},
 };
 
-/// A chain does not have the fork whose rules were asked for, or presim does not execute them.
+/// The chain does not have the requested fork, or presim does not execute its rules.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown fork {name:?}: expected one of {known}")]
 pub struct UnknownFork {
@@ -22,7 +22,7 @@ pub struct UnknownFork {
     pub known: String,
 }
 
-/// A fork whose rules a block may be given. The first of a family is a fork by block number.
+/// A fork whose rules can be applied to a block. The first of each family is a fork by block number.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum RuledFork {
     First(Family),
@@ -47,9 +47,9 @@ impl RuledFork {
 }
 
 impl ChainSpec {
-    /// Returns the rules of the fork `name`, active at any time: that fork and all forks before it, and none after it. The forks from the merge
-    /// on, or from Bedrock on, have names. Under a fork that comes after those which change blob parameters alone (EIP-7892), and that sets
-    /// none itself, the chain's own parameters of the block's time stay.
+    /// Returns the rules under the fork `name` at any time: that fork and all forks before it are active, and none
+    /// after it. The forks since the merge or since Bedrock have names. A fork that sets no blob parameters and follows
+    /// the forks that change only those (EIP-7892) keeps the chain's blob parameters of the block's time.
     ///
     /// # Errors
     ///
@@ -71,12 +71,12 @@ impl ChainSpec {
         Ok(cell.get_or_init(|| Box::new(made)))
     }
 
-    /// Returns the names of the forks whose rules [`under`](Self::under) gives.
+    /// Returns the names of the forks that [`under`](Self::under) accepts.
     pub fn ruled_fork_names(&self) -> Vec<&'static str> {
         self.ruled_forks().map(RuledFork::name).collect()
     }
 
-    /// Returns the fork that was asked for, if these are the rules that [`under`](Self::under) gives.
+    /// Returns the requested fork if these rules are the result of [`under`](Self::under).
     pub const fn fork_override(&self) -> Option<&'static str> {
         self.under
     }
@@ -107,7 +107,7 @@ impl ChainSpec {
 
     fn ruled_forks(&self) -> impl Iterator<Item = RuledFork> {
         let family = self.family();
-        // A fork that changes blob parameters alone is nothing without them.
+        // A fork that changes only blob parameters has no rules without them.
         let has_rules = move |fork: &ForkName| {
             fork.is_executed() && (!fork.is_of_blobs() || self.config.blob_schedule.contains_key(<&str>::from(fork)))
         };

@@ -50,7 +50,7 @@ pub struct CallAnswer {
     pub error: Option<CallErrorAnswer>,
     #[serde(default)]
     pub logs: Vec<Log>,
-    /// The frames, which are read when they are shown.
+    /// The frames. Parsed only when they are shown.
     pub trace: Option<Box<RawValue>>,
 }
 
@@ -170,7 +170,7 @@ impl CallAnswer {
         self.status == Some(U64::ONE)
     }
 
-    /// Returns the data of a revert, which the standard dialect has in the error.
+    /// Returns the data of a revert. In the standard dialect it is in the error.
     pub fn revert_data(&self) -> Bytes {
         match &self.error {
             Some(CallErrorAnswer::Object { data: Some(Value::String(data)), .. }) if self.return_data.is_empty() => {

@@ -122,13 +122,13 @@ impl ShortCalls {
         Self { calls, first }
     }
 
-    /// Returns whether all calls may fail, which a file has no flag for.
+    /// Returns whether all calls may fail. A payload file has no flag for that.
     pub fn all_may_fail(&self) -> bool {
         self.calls.iter().all(ShortCall::may_fail) && !self.calls.is_empty()
     }
 
-    /// Returns the calls as the node takes them, with the functions that `book` knows by their names, and the contracts that `node`
-    /// does.
+    /// Returns the calls as the node takes them, with the functions that `book` knows by their names, and the contracts
+    /// that `node` knows.
     ///
     /// # Errors
     ///
@@ -190,7 +190,7 @@ impl ShortCall {
     }
 }
 
-/// Returns the place of a static argument in the data of a call to `function`, as the number of its word.
+/// Returns the position of a static argument in the data of a call to `function`, as the number of its word.
 pub fn word_of(function: &Function, argument: usize) -> Option<usize> {
     let words = |param: &alloy_json_abi::Param| param.resolve().ok().and_then(|ty| head_words(&ty));
     words(function.inputs.get(argument)?).filter(|words| *words == 1)?;
@@ -218,7 +218,7 @@ fn input(text: impl Into<String>) -> CommandError {
     CommandError::Input(text.into())
 }
 
-/// Returns the function of a signature, or the only one that is known by this name and takes so many arguments.
+/// Returns the function of a signature, or the only known function with this name and number of arguments.
 fn function_of(sig: &str, arguments: usize, book: &AbiBook) -> Result<Function, CommandError> {
     let sig = sig.trim();
     if sig.contains('(') {

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-/// The reason why a command that asks a node gives no result, or not the one that was required.
+/// The reason why a command that asks a node gives no result, or not the required one.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
     /// A required call failed. The output says which.
@@ -20,7 +20,7 @@ pub enum CommandError {
 }
 
 impl CommandError {
-    /// Returns the error, unless the reader of a pipe has closed it early.
+    /// Returns the error, unless it is that the reader of a pipe has closed it early.
     ///
     /// # Errors
     ///

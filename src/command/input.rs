@@ -75,7 +75,7 @@ pub struct BundleArgs {
 pub struct BundleInput {
     /// The payload.
     pub payload: BundlePayload,
-    /// The block on whose state it runs.
+    /// The block whose state it runs on.
     pub block: Value,
     /// Whether calls may fail that `when` does not name.
     pub may_fail: bool,
@@ -133,7 +133,7 @@ impl BundleArgs {
             let may_fail = self.calls.calls.iter().map(ShortCall::may_fail).collect::<Vec<_>>();
             let objects: Vec<Value> = calls.into_iter().map(|call| Value::Object(call.object)).collect();
             let mut payload = Map::new();
-            // Calls that may fail beside others that must not are the bundle's own condition.
+            // If some calls may fail and others must not, this is a condition of the bundle itself.
             if may_fail.contains(&true) && may_fail.contains(&false) {
                 let named = may_fail.iter().enumerate().filter(|(_, may_fail)| **may_fail);
                 let when = named.map(|(call, _)| json!({"block": 0, "call": call, "status": "any"}));
@@ -160,7 +160,7 @@ impl BundleArgs {
         is_piped.then(|| Path::new("-"))
     }
 
-    /// Returns the name of the bundle: that of its file.
+    /// Returns the name of the bundle, which is the name of its file.
     pub fn name(&self) -> String {
         let stem = self.file.as_ref().filter(|path| path.as_os_str() != "-").and_then(|path| path.file_stem());
         stem.map_or_else(|| "bundle".to_owned(), |stem| stem.to_string_lossy().into_owned())
@@ -213,7 +213,7 @@ fn override_blocks(payload: &mut Map<String, Value>, overrides: &[(String, Value
     }
 }
 
-/// Reads a payload, and the block beside it.
+/// Reads a payload, and the block that the file may name in addition.
 fn parsed(path: &Path) -> Result<(BundlePayload, Option<Value>), CommandError> {
     let shown = if path.as_os_str() == "-" { "the standard input".to_owned() } else { path.display().to_string() };
     let input = |text: String| CommandError::Input(format!("{shown}: {text}"));

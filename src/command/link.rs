@@ -58,7 +58,7 @@ pub struct NodeLink {
     timeout: Duration,
     /// The node, as errors name it.
     name: String,
-    /// The node within the command, which stops when the link is dropped.
+    /// The node inside the command. It stops when the link is dropped.
     _own: Option<Node>,
 }
 
@@ -120,7 +120,7 @@ impl NodeLink {
         Ok(Self { client, runtime, timeout, name, _own: own })
     }
 
-    /// Asks the node, and returns the result with its text. Shows a spinner while that takes long.
+    /// Sends a request to the node, and returns the result with its text. Shows a spinner if that takes long.
     ///
     /// # Errors
     ///
@@ -135,7 +135,7 @@ impl NodeLink {
         self.ask_quietly(method, params, Duration::ZERO)
     }
 
-    /// Asks the node as [`ask`](Self::ask) does, without a spinner. The answer may come later by `wait`.
+    /// Sends a request as [`ask`](Self::ask) does, without a spinner. The answer may take `wait` longer.
     ///
     /// # Errors
     ///
@@ -152,8 +152,8 @@ impl NodeLink {
         answered.map_err(|error| self.refused(method, &error))
     }
 
-    /// Asks the node as [`ask_quietly`](Self::ask_quietly) does. Returns the error with which it answers, if it does, and `None` if `stopped`
-    /// is ready first.
+    /// Sends a request as [`ask_quietly`](Self::ask_quietly) does. Returns the error if the node answers with one, and
+    /// `None` if `stopped` is ready first.
     ///
     /// # Errors
     ///
@@ -189,7 +189,7 @@ impl NodeLink {
         Ok(Some(Ok((result, text))))
     }
 
-    /// Returns the failure of the command whose question the node has refused.
+    /// Returns the error of a command whose request the node rejected.
     pub fn refused(&self, method: &str, error: &ErrorPayload) -> CommandError {
         let message = printable(&error.message);
         match error.code {
@@ -209,8 +209,8 @@ impl NodeLink {
     }
 }
 
-/// Checks that something listens at an upstream, because a node that starts would wait for it. Any other problem is left
-/// to the node, which may know another way there, such as a proxy.
+/// Checks that an upstream's port accepts connections, because a node that starts would wait for it. Other problems are
+/// left to the node, which may reach the upstream in another way, such as through a proxy.
 fn check_listens(url: &Url) -> Result<(), CommandError> {
     let port = || matches!(url.scheme(), "ws" | "wss").then_some(if url.scheme() == "wss" { 443 } else { 80 });
     let Ok(addresses) = url.socket_addrs(port) else { return Ok(()) };
@@ -246,7 +246,7 @@ async fn connect(url: &Url, token: Option<String>) -> Result<RpcClient, Transpor
     Ok(ClientBuilder::default().transport(Http::with_client(client, url.clone()), true))
 }
 
-/// Returns the token that is sent, if there is one.
+/// Returns the token to send, if there is one.
 fn token(args: &NodeArgs) -> Result<Option<String>, CommandError> {
     let (token, source) = match &args.token_file {
         Some(path) => {

@@ -1,5 +1,5 @@
-//! The command line: run a node; simulate, search, watch, trace and shadow on a running node or on a state of its own; approve
-//! for a wallet; print what a system needs to run and to use presim.
+//! The command line: run a node; simulate, search, watch, trace and shadow on a running node or on a local state;
+//! approve for a wallet; print files for operating and using presim.
 
 mod answer;
 mod calls;
@@ -177,7 +177,7 @@ impl QuestionTask {
 }
 
 impl AskTask {
-    /// Returns whether the command goes on until it is interrupted.
+    /// Returns whether the command runs until it is interrupted.
     pub const fn is_endless(&self) -> bool {
         match &self.question {
             QuestionTask::Watch(_) => true,
@@ -186,7 +186,7 @@ impl AskTask {
         }
     }
 
-    /// Returns what to set to end a command that sums up at its end. `None` if it has nothing to say then.
+    /// Returns the flag that stops a command which prints totals at its end. `None` for other commands.
     pub fn stop(&self) -> Option<Arc<AtomicBool>> {
         matches!(self.question, QuestionTask::Shadow(_)).then(|| self.stop.clone())
     }

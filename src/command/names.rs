@@ -1,4 +1,4 @@
-//! Names of contracts: those that the node prints, which stand for their addresses, and those of tokens, from the contracts themselves.
+//! Names of contracts: the names of the node's contracts, and the symbols of tokens, read from the token contracts.
 
 use std::{
     cell::OnceCell,
@@ -21,11 +21,11 @@ use crate::{
     wallet::units,
 };
 
-/// Number of characters of a symbol that are shown.
+/// Maximum number of characters of a symbol that are shown.
 const MAX_SYMBOL: usize = 20;
 /// Maximum number of contracts that are asked for their names.
 const MAX_TOKENS: usize = 16;
-/// The functions and events whose numbers are amounts of the token that has them.
+/// The functions and events whose numbers are amounts of the token that declares them.
 const OF_AMOUNTS: [&str; 14] = [
     "transfer",
     "transferFrom",
@@ -43,14 +43,14 @@ const OF_AMOUNTS: [&str; 14] = [
     "Withdrawal",
 ];
 
-/// The names of contracts, and the decimals of those that are tokens.
+/// The names of contracts, and the decimals of tokens.
 #[derive(Clone, Debug, Default)]
 pub struct Labels {
     names: BTreeMap<Address, String>,
     decimals: BTreeMap<Address, u8>,
 }
 
-/// The node of a command, which is looked for when something is asked of it, so that bad input is rejected before.
+/// The node of a command. Connects on first use, so that bad input is rejected before.
 pub struct LazyLink<'a> {
     args: &'a NodeArgs,
     target: NodeTarget,
@@ -149,7 +149,7 @@ impl<'a> LazyLink<'a> {
         Ok(written)
     }
 
-    /// Returns the names of the node's contracts. None if the node does not tell.
+    /// Returns the names of the node's contracts. Empty if the node does not return them.
     pub fn labels(&self) -> Labels {
         let contracts = self.contracts().map(Vec::as_slice).unwrap_or_default();
         let names = contracts.iter().map(|contract| (contract.address, symbol(&contract.name)));
@@ -177,7 +177,7 @@ impl Labels {
         self.names.get(address).map(String::as_str)
     }
 
-    /// Returns a number of `function` of a token as an amount of it, as `1.5 WETH`. `function` may also be an event.
+    /// Formats a number of `function` of a token as an amount of it, like `1.5 WETH`. `function` may also be an event.
     pub fn amount(&self, token: &Address, function: &str, value: &DynSolValue) -> Option<String> {
         let (amount, 256) = value.as_uint()? else { return None };
         let (decimals, name) = (self.decimals.get(token)?, self.names.get(token)?);
@@ -197,7 +197,8 @@ fn is_name(word: &str) -> bool {
         && word.chars().all(|char| char.is_ascii_alphanumeric() || "/_-.".contains(char))
 }
 
-/// Asks a contract one of its views without arguments. Returns `None` if it has none, or answers something else.
+/// Calls a view of a contract without arguments. Returns `None` if there is no such view, or its answer has another
+/// type.
 pub fn view(contract: Address, view: &str, node: &NodeLink, block: &Value, book: &AbiBook) -> Option<DynSolValue> {
     let function = book.named(view).find(|function| function.inputs.is_empty())?;
     let call = json!({"to": contract, "data": Bytes::from(function.selector().to_vec())});
@@ -210,7 +211,7 @@ pub fn token_name(token: Address, node: &NodeLink, block: &Value, book: &AbiBook
     view(token, "symbol", node, block, book)?.as_str().map(symbol).filter(|name| !name.is_empty())
 }
 
-/// Adds those of the contracts that have a symbol.
+/// Adds the contracts that have a symbol.
 pub fn add_tokens(labels: &mut Labels, contracts: BTreeSet<Address>, node: &NodeLink, block: &Value, book: &AbiBook) {
     for contract in contracts.into_iter().take(MAX_TOKENS) {
         let Some(name) = token_name(contract, node, block, book) else { continue };

@@ -31,11 +31,11 @@ const PAUSE: Duration = Duration::from_millis(100);
 const BLOCK_TIME: Duration = Duration::from_secs(86_400);
 /// The code of an answer about a fork that the chain does not have.
 const UNKNOWN_FORK: i64 = -32602;
-/// The code of an answer about a block whose state cannot be fetched now.
+/// The error code of an answer about a block whose state cannot be fetched now.
 const NO_STATE: i64 = -32603;
 /// The number of such answers in a row with which the command ends.
 const MOST_IN_A_ROW: u32 = 3;
-/// The most rows of a table of sums.
+/// Maximum rows of a table of totals.
 const MOST_SUMS: usize = 20;
 
 /// The flags of `presim shadow`.
@@ -155,7 +155,7 @@ struct PlaceAnswer {
     op: String,
 }
 
-/// The sums of what has been shown.
+/// The totals of the blocks shown so far.
 #[derive(Debug, Default)]
 struct Sums {
     blocks: u64,
@@ -209,7 +209,7 @@ pub fn run(
     let ended = shadow.blocks(range, out);
     let ShadowRun { progress, sums, .. } = shadow;
     progress.finish_and_clear();
-    // An error ends the command, and what has run is summed up all the same.
+    // An error ends the command. The totals of the blocks that have run are printed nevertheless.
     if !args.json && !matches!(ended, Err(CommandError::Input(_))) {
         sums.write(&args.under, out)?;
     }
@@ -290,7 +290,7 @@ impl ShadowRun<'_> {
         Ok(out.flush()?)
     }
 
-    /// Reports a block that cannot be run. Others may run all the same.
+    /// Reports a block that cannot be run. The command continues with the next one.
     fn skip(&mut self, number: u64, reason: &str, out: &mut impl Write) -> Result<(), CommandError> {
         self.sums.not_run += 1;
         self.progress.suspend(|| match self.args.json {
@@ -444,7 +444,7 @@ impl DifferenceAnswer {
 }
 
 impl Sums {
-    /// Adds a block. A transaction counts for the innermost contract of those that are asked for.
+    /// Adds a block. A transaction counts for the innermost of the requested contracts.
     fn add(&mut self, answer: &ShadowAnswer, contracts: Option<&BTreeSet<Address>>) {
         self.blocks += 1;
         self.transactions += answer.transactions;

@@ -1,4 +1,4 @@
-//! Answers as text: tables that fit the terminal, and lines as long as they are where a program reads them.
+//! Answers as text: tables that fit the terminal, or full lines if a program reads them.
 
 use alloy_consensus::{Transaction, TxEnvelope, transaction::SignerRecoverable};
 use alloy_eips::eip2718::Decodable2718;
@@ -160,7 +160,7 @@ pub fn profits(block: &BlockAnswer, calls: &[ShownCall]) -> Vec<String> {
         });
         format!("profit of {sender}: {changes}; gas {}{}", shown::grouped(gas), fee.unwrap_or_default())
     };
-    // A call without a sender is the zero address's, which gains for nobody.
+    // A call without a sender is sent from the zero address, which has no profit to show.
     senders.into_iter().filter(|(sender, _)| !sender.is_zero()).map(profit).collect()
 }
 
@@ -178,7 +178,7 @@ pub fn call_text(call: &ShownCall, book: &AbiBook, labels: &Labels) -> String {
     }
 }
 
-/// Returns what a call has returned, or why it failed.
+/// Returns the result of a call, or the reason why it failed.
 pub fn result_text(shown: &ShownCall, call: &CallAnswer, book: &AbiBook, labels: &Labels) -> String {
     if !call.succeeded() {
         let data = call.revert_data();
@@ -244,7 +244,7 @@ fn labelled(address: Address, labels: &Labels) -> String {
     }
 }
 
-/// The values of a function or an event, which may be amounts of the token that has it.
+/// The values of a function or an event, which may be amounts of the token that declares it.
 struct Amounts<'a> {
     of: Address,
     function: &'a str,

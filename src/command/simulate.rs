@@ -1,4 +1,4 @@
-//! `presim simulate`: a bundle of calls, and what each call does.
+//! `presim simulate`: runs a bundle of calls, and shows the effect of each call.
 
 use std::io::Write;
 
@@ -100,8 +100,8 @@ fn first_failure(blocks: &[BlockAnswer]) -> Option<(usize, usize)> {
     })
 }
 
-/// Adds the outputs that are shown to those of a payload, whose own are returned if they are not shown. A payload whose
-/// answer is printed as JSON keeps its own outputs.
+/// Adds the outputs that the command shows to the outputs of a payload. Returns the payload's own outputs that the
+/// command does not show. A payload whose answer is printed as JSON keeps its own outputs.
 pub fn add_outputs(payload: &mut Map<String, Value>, shown: &[&str], trace: bool, json: bool) -> Vec<String> {
     let own = payload.get("outputs").and_then(Value::as_array).cloned();
     if json && own.is_some() {

@@ -1,5 +1,5 @@
-//! The node that a command asks: the URL of a running one, or a state of its own, for which a node is
-//! started within the command.
+//! The node that a command asks: the URL of a running one, or a local state, for which a node is started within the
+//! command.
 
 use std::{ffi::OsString, net::SocketAddr};
 
@@ -14,7 +14,7 @@ use crate::{
 
 /// The commands that ask a node.
 const ASKING: [&str; 5] = ["simulate", "search", "watch", "trace", "shadow"];
-/// The settings of a node that such a command takes for a state of its own. The first two ask for one.
+/// The settings of a node that apply to a local state. The first two select one.
 const STATE: [&str; 14] = [
     "upstream",
     "genesis",
@@ -31,12 +31,12 @@ const STATE: [&str; 14] = [
     "deadline_ms",
     "log",
 ];
-/// The least deadline of a request for a whole block, in milliseconds.
+/// Minimum deadline of a request for a whole block, in milliseconds.
 const BLOCK_DEADLINE_MS: u64 = 600_000;
 /// The settings of a state of its own that `-h` shows.
 const USUAL: [&str; 3] = ["upstream", "genesis", "chain"];
 
-/// Gives the commands that ask a node the flags of a state of their own.
+/// Adds the flags of a local state to the commands that ask a node.
 pub fn with_state_flags(command: clap::Command) -> clap::Command {
     let flags: Vec<clap::Arg> = command
         .get_arguments()
@@ -113,7 +113,7 @@ pub fn given_flags(matches: &ArgMatches, asked: &ArgMatches) -> Vec<OsString> {
     args
 }
 
-/// Returns the settings of a node that serves the command alone.
+/// Returns the settings of a node that serves only the command.
 fn own(matches: &ArgMatches, asked: &ArgMatches, command: &mut clap::Command) -> Result<Config, clap::Error> {
     let args = [vec![OsString::from("presim")], given_flags(matches, asked)].concat();
     let logs = is_given(matches, "log") || is_given(asked, "log");
@@ -130,7 +130,7 @@ fn own(matches: &ArgMatches, asked: &ArgMatches, command: &mut clap::Command) ->
     if !logs {
         "warn".clone_into(&mut config.log);
     }
-    // Settings of a node that others use, which the environment or the file may have.
+    // Settings for other clients of a node, which the environment or the file may contain.
     config.metrics = None;
     config.ipc = None;
     config.data_dir = None;

@@ -72,13 +72,13 @@ struct Frames<'a> {
 }
 
 impl Frames<'_> {
-    /// Adds a frame and those inside it, and returns its index.
+    /// Adds a frame and its inner frames, and returns its index.
     fn add(&self, nodes: &mut Vec<CallTraceNode>, frame: &CallFrame, parent: Option<usize>) -> usize {
         let idx = nodes.len();
         nodes.push(CallTraceNode { parent, idx, trace: self.trace(frame), ..Default::default() });
         let children: Vec<usize> = frame.calls.iter().map(|call| self.add(nodes, call, Some(idx))).collect();
         let logs: Vec<CallLog> = frame.logs.iter().map(|log| self.log(log)).collect();
-        // A log stands before the call whose number is its position.
+        // A log's position is the number of the call that follows it.
         let mut ordering: Vec<(u64, u8, TraceMemberOrder)> = Vec::with_capacity(children.len() + logs.len());
         ordering.extend((0..children.len()).map(|at| (at as u64, 1, TraceMemberOrder::Call(at))));
         ordering.extend(logs.iter().enumerate().map(|(at, log)| (log.position, 0, TraceMemberOrder::Log(at))));

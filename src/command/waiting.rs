@@ -1,4 +1,4 @@
-//! A spinner for what takes longer than two seconds.
+//! A spinner for operations that take longer than two seconds.
 
 use std::{
     sync::mpsc::{RecvTimeoutError, Sender, channel},
@@ -21,7 +21,7 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// Creates a spinner that says `what` is waited for.
+    /// Creates a spinner with the label `what`.
     pub fn new(what: impl Into<std::borrow::Cow<'static, str>>) -> Self {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
         let bar = bar.with_style(ProgressStyle::default_spinner()).with_message(what);

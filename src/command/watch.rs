@@ -1,5 +1,5 @@
-//! `presim watch`: bundles that run again when a snapshot changes what they read: a table on a terminal, otherwise a
-//! line for each answer that changes.
+//! `presim watch`: bundles that run again when a snapshot changes the state that they read. Shows a table on a
+//! terminal, otherwise a line for each answer that changes.
 
 use std::{collections::BTreeMap, io::Write, time::Duration};
 
@@ -84,7 +84,7 @@ impl WatchArgs {
     }
 }
 
-/// Gives the calls their gas that name none.
+/// Adds the usual gas limit to the calls that have none.
 fn add_gas(payload: &mut Map<String, Value>) {
     let blocks = payload.get_mut("blockStateCalls").and_then(Value::as_array_mut).into_iter().flatten();
     let calls = blocks.filter_map(|block| block.get_mut("calls").and_then(Value::as_array_mut)).flatten();
@@ -141,7 +141,7 @@ struct WatchRow {
     gas: String,
     result: String,
     changes: u64,
-    /// The answer as text, by which it is compared.
+    /// The answer as text, for comparison.
     text: String,
 }
 
@@ -181,7 +181,7 @@ impl WatchView {
         self.rows.get(&change.name).is_none_or(|row| row.text != Self::text(change))
     }
 
-    /// Notes an answer, and returns it as a line.
+    /// Records an answer, and returns it as a line.
     fn note(&mut self, change: &ChangeAnswer, is_behind: bool) -> String {
         let (snapshot, [status, gas, result]) = (change.id, self.summary(change));
         let row = self.rows.entry(change.name.clone()).or_default();

@@ -1,7 +1,7 @@
 //! Fleets: many machines that answer from one feed, over NATS. Outside of this module only flags name NATS.
 //!
-//! One node leads: it [publishes](publishing) the chain of its upstream. Others [follow](replica) it. What all of them share is on the
-//! [servers].
+//! One node leads: it [publishes](publishing) the chain of its upstream. Others [follow](replica) it. Their shared data
+//! is on the [servers].
 
 pub mod settings;
 

@@ -13,13 +13,13 @@ pub struct Settings {
     pub credentials: Option<PathBuf>,
     /// The file with the seed of the node's nkey.
     pub nkey_file: Option<PathBuf>,
-    /// The file with the certificates of the authorities that sign those of the servers, beside the system's.
+    /// The file with additional certificates of authorities that sign the servers' certificates.
     pub authorities: Option<PathBuf>,
     /// The file with the node's certificate.
     pub certificate: Option<PathBuf>,
     /// The file with the private key of `certificate`.
     pub key: Option<PathBuf>,
-    /// The number of servers that keep each message. A stream that exists keeps its number.
+    /// The number of servers that keep each message. An existing stream keeps its number.
     pub copies: usize,
     /// Maximum length of the stream in bytes.
     pub stream_bytes: u64,
@@ -30,19 +30,20 @@ pub struct Settings {
 pub struct JoiningSettings {
     /// The settings of the connection, of the stream and of the buckets.
     pub servers: Settings,
-    /// The name of the fleet; `None` for the usual one.
+    /// The name of the fleet. `None` for the default.
     pub fleet: Option<String>,
-    /// The address at which the node listens, which is a part of its name.
+    /// The address on which the node listens. It is part of the node's name.
     pub listen: SocketAddr,
     /// Whether restarting the fleet's stream with the node's chain.
     pub anew: bool,
-    /// Whether the node has a wallet, whose place the fleet is to know.
+    /// Whether the node has a wallet, whose address the fleet records.
     pub has_wallet: bool,
-    /// The messages after an image, past which a new one is written.
+    /// The number of messages after an image, beyond which a new one is written.
     pub image_every: u64,
     /// The time for which an image stays after a newer one is complete.
     pub image_keep: Duration,
-    /// The time since the last moment of which a node that follows can prove that it shows all of then, from which it lags.
+    /// The time since the latest moment for which a following node is proven to show the leader's state, from which the
+    /// node lags.
     pub lagging_after: Duration,
     /// The extent of the retained past.
     pub kept: Retention,
@@ -55,7 +56,7 @@ pub struct JoiningSettings {
 pub struct Servers(pub Vec<Url>);
 
 impl fmt::Display for Servers {
-    /// Leaves out what may be secret: user, password and token.
+    /// Leaves out the parts that may be secret: user, password and token.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0.iter().map(shown::url).collect::<Vec<_>>().join(","))
     }

@@ -1,4 +1,4 @@
-//! State of an upstream within a fleet: it is fetched once, by the leader, for all nodes that follow.
+//! State of an upstream within a fleet: the leader fetches it once for all following nodes.
 
 use std::{sync::Arc, time::Duration};
 
@@ -24,11 +24,11 @@ const MAX_QUESTION_BYTES: usize = MAX_PIECES * 64;
 const MAX_REPLY_BYTES: usize = 1 << 20;
 /// The questions that the leader answers at once.
 const UNDER_WAY: usize = 1_024;
-/// The time after which a question without an answer is put again: its leader may be gone.
+/// The time after which an unanswered question is sent again: its leader may have stopped.
 const ANSWERED: Duration = Duration::from_secs(2);
-/// The pause before a question that nobody could answer is put again.
+/// The pause before a question that no node could answer is sent again.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
-/// The times that a block which the leader does not keep is asked for again: the leader may be the one that is behind.
+/// The number of retries for a block that the leader does not retain: the leader may be behind this node.
 const MAX_RETRIES: usize = 10;
 /// The time that the leader gives its upstream.
 const UPSTREAM_TIMEOUT: Duration = Duration::from_secs(10);
@@ -92,7 +92,7 @@ impl StateQuestion {
 pub struct FleetState {
     link: FleetLink,
     codes: Arc<CodeCache>,
-    /// Whether to ask again while nobody leads, because this node has no upstream to ask instead.
+    /// Whether to ask again while no node leads, because this node has no upstream to ask instead.
     is_patient: bool,
 }
 
@@ -168,14 +168,14 @@ impl StateSource for FleetState {
     }
 }
 
-/// Returns the error of a fleet that does not give state.
+/// Returns the error of a fleet that does not provide state.
 fn fleet_error(problem: String) -> FetchError {
     FetchError::Unavailable(format!("the state cannot be had from the fleet: {problem}"))
 }
 
-/// Answers questions for state while this node leads, until the returned task is dropped. The blocks are those of `chains`: what is
-/// shown here and in the fleet, and what was executed beyond. What their caches do not have, `fetcher` fetches, once however
-/// many nodes ask.
+/// Answers questions for state while this node leads, until the returned task is dropped. `chains` are the chain that
+/// this node and its fleet show, and the executed one, which may be ahead. `fetcher` fetches values that their caches
+/// lack, once for all nodes that ask.
 #[must_use]
 pub fn serve(link: FleetLink, fetcher: Arc<Fetcher>, chains: [Arc<Snapshots>; 2]) -> JoinSet<()> {
     let runtime = fetcher.runtime().clone();
@@ -231,7 +231,7 @@ async fn known(
     let deadline = Instant::now() + UPSTREAM_TIMEOUT;
     let missed = Missed::at(&view, wanted.iter().copied().filter(|miss| !view.knows(miss)));
     let _held = if missed.is_empty() { Held::default() } else { fetcher.fetch(&missed, None, deadline).await? };
-    // Codes are the large parts, and the first half of what is asked for may fit where all of it does not.
+    // Codes are large, so the first half of the requested values may fit where all of them do not.
     let mut count = wanted.len();
     loop {
         let some = wanted.iter().copied().take(count);

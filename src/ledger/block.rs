@@ -13,7 +13,7 @@ use crate::chain::{
 
 /// A block of which at least the header is known: sealed (pruned or not), or being built by a snapshot.
 ///
-/// Cheap to make and to clone, because the hash of a block being built is computed only by [`header`](Self::header).
+/// Cheap to create and to clone, because only [`header`](Self::header) computes the hash of a block being built.
 #[derive(Clone, Debug)]
 pub enum KnownBlock {
     /// A sealed block.
@@ -45,7 +45,7 @@ impl KnownBlock {
         self.open().is_some()
     }
 
-    /// Returns whether the block is a draft, whose transactions wait.
+    /// Returns whether the block is a draft of transactions that wait.
     pub fn is_draft(&self) -> bool {
         self.open().is_some_and(|open| open.is_draft)
     }
@@ -60,7 +60,7 @@ impl KnownBlock {
     /// # Errors
     ///
     /// Returns [`UnknownBlock::Partial`] if the header does not hash to the block's hash. An upstream's header may have
-    /// fields that presim does not know, and that of a pre-confirmed block may lack its state root.
+    /// fields that presim does not know, and a pre-confirmed block's header may lack its state root.
     pub fn header_rlp(&self) -> Result<Vec<u8>, UnknownBlock> {
         let header = self.header();
         let rlp = alloy_rlp::encode(header.inner());
@@ -116,7 +116,7 @@ impl Deref for Block {
 }
 
 impl Block {
-    /// Returns the time of the block in milliseconds, or `None` if its transactions do not tell it.
+    /// Returns the time of the block in milliseconds, or `None` if its transactions do not contain it.
     pub fn timestamp_ms(&self) -> Option<u64> {
         let millis = match self.open() {
             Some(open) => open.millis(),
@@ -125,8 +125,7 @@ impl Block {
         millis.map(|millis| timestamp_ms(self.context().timestamp, millis))
     }
 
-    /// Returns a known block with its body, which is fetched if it is not in memory; `None` if only the header is
-    /// known.
+    /// Returns a known block with its body, which is loaded if it is not in memory. `None` if only the header is known.
     pub fn load(known: KnownBlock) -> Option<Self> {
         let body = match &known {
             KnownBlock::Sealed(block) => block.find_body()?,
@@ -190,8 +189,8 @@ impl Block {
         self.transactions_from(0)
     }
 
-    /// Returns the transactions from the index `start` on, in order. For a block being built, those before `start` cost
-    /// nothing.
+    /// Returns the transactions from the index `start` on, in order. For a block being built, skipping the earlier ones
+    /// is free.
     pub fn transactions_from(&self, start: usize) -> impl Iterator<Item = Included<'_>> {
         let logs_of = |receipt: &ChainReceipt| receipt.logs().len() as u64;
         let (last, mut logs) = match self.open() {

@@ -7,7 +7,7 @@ use tokio::sync::watch;
 
 use super::{Chain, Divergences, FeedState, Record, Retention, Snapshot, SnapshotId, Stamp, Unfit};
 
-/// The lock-free cell that holds what is published. It has one writer and any number of readers.
+/// The lock-free cell that holds the published chain. It has one writer and any number of readers.
 #[derive(Debug)]
 pub struct Snapshots {
     cell: ArcSwap<Chain>,
@@ -32,7 +32,7 @@ impl Snapshots {
         Chain::new(first, feed, kept).into()
     }
 
-    /// Returns what is published now, by one atomic load.
+    /// Returns the published chain, by one atomic load.
     pub fn load(&self) -> Arc<Chain> {
         self.cell.load_full()
     }
@@ -62,11 +62,11 @@ impl Snapshots {
         self.apply_as(stamp, record).map(|()| stamp.id)
     }
 
-    /// Publishes a change under the stamp that its first publisher gave it: on a restart, and on a replica. Ids only grow.
+    /// Publishes a change under the stamp of its first publisher: on a restart, and on a replica. Ids only grow.
     ///
     /// # Errors
     ///
-    /// Returns [`Unfit`] as [`Chain::apply`] does. Nothing is published then.
+    /// Returns [`Unfit`] as [`Chain::apply`] does. Nothing is then published.
     pub fn apply_as(&self, stamp: Stamp, record: Record) -> Result<(), Unfit> {
         self.try_update(|chain| chain.apply(stamp, record))
     }
@@ -80,7 +80,7 @@ impl Snapshots {
     ///
     /// # Errors
     ///
-    /// Returns the error of `change`. Nothing is published then.
+    /// Returns the error of `change`. Nothing is then published.
     pub fn try_update<E>(&self, change: impl FnOnce(&mut Chain) -> Result<(), E>) -> Result<(), E> {
         let mut next = Chain::clone(&self.cell.load());
         change(&mut next)?;
@@ -88,7 +88,7 @@ impl Snapshots {
         Ok(())
     }
 
-    /// Publishes the chain with something else noted about it, which takes no id.
+    /// Publishes a change of the chain's metadata, which takes no id.
     pub fn update(&self, change: impl FnOnce(&mut Chain)) {
         let mut next = Chain::clone(&self.cell.load());
         change(&mut next);

@@ -1,4 +1,4 @@
-//! Epochs of snapshot ids: each start of a node that makes snapshots takes one that was never taken.
+//! Epochs of snapshot ids: each start of a node that produces snapshots takes a new one.
 
 use std::time::Duration;
 
@@ -13,11 +13,11 @@ const EPOCH: &str = "epoch";
 /// Returns the epoch after `last` at a time since 1970: the Unix time in seconds, unless that was taken already. Clocks that
 /// go back, and two starts in a second, therefore never give an epoch twice.
 pub fn after(last: u64, unix: Duration) -> u64 {
-    // An id has 32 bits for the epoch, which hold the Unix time until the year 2106.
+    // An id has 32 bits for the epoch, enough for the Unix time until the year 2106.
     unix.as_secs().min(u64::from(u32::MAX)).max(last + 1)
 }
 
-/// Takes the next epoch in the node's store, at a time since 1970, with `least` as the last epoch that is known otherwise.
+/// Takes the next epoch in the node's store, at a Unix time. `least` is the last epoch known from elsewhere.
 ///
 /// # Errors
 ///

@@ -1,5 +1,5 @@
-//! The published moments of a chain: its snapshots with their block context, the blocks behind and ahead of its canonical head, and
-//! the records of its changes. `README.md` beside this file is the design.
+//! The published chain at one moment: its snapshots with their block context, the blocks before and after its canonical
+//! head, and the records of its changes. `README.md` in this directory describes the design.
 
 mod block;
 mod caught_up;

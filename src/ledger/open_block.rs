@@ -1,4 +1,4 @@
-//! A block being built, as far as it has been built.
+//! A block being built, with its content so far.
 
 use std::sync::{Arc, OnceLock};
 
@@ -15,8 +15,8 @@ pub struct OpenBlock {
     pub header: Header,
     /// The number of sub-blocks in the block, without the empty one that opened it.
     pub index: u32,
-    /// Whether the block is a draft: it has the transactions that it would have if it were mined now. They wait, and the next draft
-    /// may have others.
+    /// Whether the block is a draft: it has the transactions that it would have if it were mined now. They are still
+    /// pending, and the next draft may have others.
     pub is_draft: bool,
     /// Gas used so far.
     pub gas: BlockGas,
@@ -28,8 +28,8 @@ pub struct OpenBlock {
     pub transactions: imbl::Vector<Recovered<ChainTx>>,
     /// Their receipts.
     pub receipts: imbl::Vector<ChainReceipt>,
-    /// The refunds of gas of the transactions so far. The post-execution transaction of a pre-confirmed block, which lists them, is
-    /// not among its transactions.
+    /// The gas refunds of the transactions so far. The post-execution transaction of a pre-confirmed block, which lists
+    /// them, is not among its transactions.
     pub refunds: GasRefunds,
     /// The index of each transaction in the block, by its hash.
     pub positions: imbl::HashMap<B256, usize>,
@@ -83,7 +83,7 @@ impl OpenBlock {
         self.receipts.last().map_or(0, TxReceipt::cumulative_gas_used)
     }
 
-    /// Returns the milliseconds that the block adds to its timestamp, or `None` if it does not tell them.
+    /// Returns the milliseconds that the block adds to its timestamp, or `None` if the block does not contain them.
     pub fn millis(&self) -> Option<u64> {
         self.transactions.get(1).and_then(millis_part)
     }
@@ -93,8 +93,8 @@ impl OpenBlock {
         self.first_logs.get(index).copied()
     }
 
-    /// Returns the root of the transaction trie. Computed on first use, from what was computed before the block grew, so it
-    /// costs what the transactions since then cost.
+    /// Returns the root of the transaction trie. Computed on first use, continuing from the value before the block
+    /// grew, so it costs only the transactions added since then.
     pub fn transactions_root(&self) -> B256 {
         let grown = self.transactions_root.get(|before| {
             let mut trie = before.trie;
@@ -106,8 +106,8 @@ impl OpenBlock {
         grown.root
     }
 
-    /// Returns the root of the receipt trie, and the union of the receipts' blooms. Computed on first use, from what was
-    /// computed before the block grew, so it costs what the receipts since then cost.
+    /// Returns the root of the receipt trie, and the union of the receipts' blooms. Computed on first use, continuing
+    /// from the value before the block grew, so it costs only the receipts added since then.
     pub fn receipts_root_and_bloom(&self) -> (B256, Bloom) {
         let grown = self.receipts_root.get(|before| {
             let ReceiptsRoot { mut trie, mut bloom, .. } = before;
@@ -163,23 +163,23 @@ struct ReceiptsRoot {
     bloom: Bloom,
 }
 
-/// A value that follows from what a block holds, computed on demand. It continues from what was computed before the block,
-/// or the one that this one is a clone of, grew.
+/// A value that is computed on demand from a block's content. It continues from the value computed before the block, or
+/// the one it was cloned from, grew.
 #[derive(Clone, Debug, Default)]
 struct Grown<T> {
     /// The value of an earlier state of the block. A clone shares it.
     before: Arc<T>,
-    /// The value now. Unset until it is asked for.
+    /// The current value. Unset until it is requested.
     now: OnceLock<Arc<T>>,
 }
 
 impl<T: Clone> Grown<T> {
-    /// Returns the value, which `grow` makes of an earlier one if it is not there yet.
+    /// Returns the value. If it is not computed yet, `grow` computes it from an earlier one.
     fn get(&self, grow: impl FnOnce(T) -> T) -> &T {
         self.now.get_or_init(|| Arc::new(grow(T::clone(&self.before))))
     }
 
-    /// Keeps the value, if it is there, as an earlier one, because the block grows.
+    /// Keeps the computed value, if any, as the earlier one, because the block grows.
     fn grow(&mut self) {
         if let Some(now) = self.now.take() {
             self.before = now;

@@ -8,12 +8,12 @@ use crate::chain::{BlockHashes, SealedBlock};
 /// The relation of a sub-block of a pre-confirmed block to the block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SubBlockStart {
-    /// The sub-block goes on with the block being built.
+    /// The sub-block extends the block being built.
     Extends,
     /// The sub-block begins its block. Everything pre-confirmed from that block on is removed.
     Opens,
-    /// The sub-block replaces the block being built, which has been executed again from its start: refunds of transactions that it
-    /// had already are others now. The snapshots before stay.
+    /// The sub-block replaces the block being built, which was executed again from its start because the refunds of
+    /// earlier transactions have changed. The earlier snapshots stay.
     Restates,
 }
 
@@ -26,7 +26,7 @@ pub enum Record {
     Seal {
         /// The state after the block, with no open block.
         sealed: Snapshot,
-        /// The empty block opened on it, under the same id, if the chain goes on.
+        /// The empty block opened on it, under the same id, if the chain continues.
         next: Option<Snapshot>,
     },
     /// A sub-block of a block that is not canonical yet.
@@ -36,7 +36,7 @@ pub enum Record {
         complete: Option<Snapshot>,
         /// The relation of the sub-block to its block.
         start: SubBlockStart,
-        /// The state after the sub-block, whose open block is the pre-confirmed one.
+        /// The state after the sub-block. Its open block is the pre-confirmed one.
         open: Snapshot,
     },
     /// The upstream's next block. The pre-confirmed blocks on it stay if it is one of them, unchanged, and are removed
@@ -49,11 +49,11 @@ pub enum Record {
         /// The extent to which the block was compared with its producer's word.
         verified: Verified,
     },
-    /// The content of a canonical block that was published as a header alone: its body, its logs, or neither if the upstream
-    /// will not tell them.
+    /// The content of a canonical block that was published as a header only: its body, its logs, or neither if the
+    /// upstream will not provide them.
     Content(SealedBlock),
-    /// The return to a block: from which the chain takes another branch, or to the canonical head, from which what is pre-confirmed is
-    /// removed. Everything after the block is removed at once.
+    /// The return to a block: from which the chain takes another branch, or to the canonical head, from which the
+    /// pre-confirmed blocks are removed. Everything after the block is removed at once.
     GoBack {
         /// The block's number.
         number: u64,

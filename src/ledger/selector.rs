@@ -44,7 +44,7 @@ impl From<BlockHashOrNumber> for Selector {
     }
 }
 
-/// The reason why a selector selects nothing.
+/// The reason why a selector selects no state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnknownBlock {
     /// The chain has not reached the block.
@@ -68,13 +68,14 @@ pub enum UnknownBlock {
     /// No retained block has this hash.
     #[error("header not found: no block with hash {hash}")]
     Hash { hash: B256 },
-    /// Nothing of the block is known here, or nothing but its header, and its transactions are asked for. The text is geth's.
+    /// Nothing of the block is known here, or only its header, and the request needs its transactions. The text is
+    /// geth's.
     #[error("block {}{block} not found", if block.as_number().is_some() { "#" } else { "" })]
     Contents { block: BlockHashOrNumber },
     /// No retained block has this transaction. The text is geth's.
     #[error("transaction not found")]
     Transaction { hash: B256 },
-    /// A state in the middle of a block was named where only blocks are.
+    /// A state in the middle of a block was named where only blocks are allowed.
     #[error("transactionIndex: names the state within a block: expected a block")]
     Within,
     /// No retained snapshot has this id.

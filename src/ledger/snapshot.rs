@@ -13,15 +13,16 @@ use super::{OpenBlock, StateId, StateStep};
 use crate::chain::{BlockHashes, GasRefunds, SealedBlock};
 use crate::state::{AccountChange, LocalWorld, World};
 
-/// The id of a snapshot: an epoch times 2^32, and the sequence in it of the change that published the snapshot.
+/// The id of a snapshot: an epoch times 2^32, plus the sequence in it of the change that published the snapshot.
 ///
-/// An epoch begins with each start of a node that makes snapshots, and is never taken twice. So an id means the same state
-/// wherever it is answered, and ids compare as numbers.
+/// Each start of a node that produces snapshots begins a new epoch, which is never reused. So an id means the same
+/// state on every node, and ids compare as numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SnapshotId(pub u64);
 
 impl SnapshotId {
-    /// Returns the first id of an epoch, which no change takes: the ids after it are the epoch's.
+    /// Returns the id before the first change of an epoch. No change has this id; the epoch's changes have the ids
+    /// after it.
     pub const fn begin(epoch: u64) -> Self {
         Self(epoch << 32)
     }
@@ -31,7 +32,8 @@ impl SnapshotId {
         self.0 >> 32
     }
 
-    /// Returns the changes after `last` up to this one; of another epoch those that are known, which are its own.
+    /// Returns the number of changes after `last` up to this one. If `last` is of another epoch, only the changes of
+    /// this epoch are known and counted.
     pub fn changes_after(self, last: Self) -> u32 {
         let changes = match self.epoch() == last.epoch() {
             true => self.0.saturating_sub(last.0),
@@ -71,7 +73,7 @@ pub struct Snapshot {
     pub id: SnapshotId,
     /// The time of publication.
     pub published: Instant,
-    /// The identity of what the snapshot holds, whatever ids it is published under.
+    /// The identity of the snapshot's content, regardless of the ids under which it is published.
     pub state: StateId,
     /// The state after the snapshot's last transaction.
     pub world: World,
@@ -83,7 +85,8 @@ pub struct Snapshot {
     pub hashes: BlockHashes,
     /// The steps to this state from an earlier one, oldest first. Empty where the changes are not known.
     pub path: Vec<Arc<StateStep>>,
-    /// The extent to which the newest sub-block, and all before it in its block, were compared with their producer's word.
+    /// The extent to which the newest sub-block, and all before it in its block, were compared with their producer's
+    /// values.
     pub verified: Verified,
     /// The provisional header of the open block, computed on first use.
     provisional: OnceLock<Sealed<Header>>,
@@ -106,8 +109,8 @@ impl Snapshot {
         }
     }
 
-    /// Creates a snapshot without an id: the state after the block `head`, with no block open. `hashes` has those of the block and
-    /// its ancestors.
+    /// Creates a snapshot without an id: the state after the block `head`, with no block open. `hashes` has the hashes
+    /// of the block and its ancestors.
     pub fn at_head(world: impl Into<World>, head: Arc<SealedBlock>, hashes: BlockHashes) -> Self {
         Self::new(world, head, None, hashes)
     }
@@ -149,7 +152,8 @@ impl Snapshot {
         self.clone()
     }
 
-    /// Returns a copy whose open block has these refunds of gas, which are the same for the transactions that it has.
+    /// Returns a copy whose open block has these gas refunds, which are unchanged for the transactions that it already
+    /// has.
     #[must_use]
     pub fn with_refunds(&self, refunds: GasRefunds) -> Self {
         let mut copy = self.clone();
@@ -159,12 +163,12 @@ impl Snapshot {
         copy
     }
 
-    /// Returns a copy on `head`, which is the same block with more of it known.
+    /// Returns a copy on `head`, which is the same block with more of its content known.
     pub(super) fn with_head(&self, head: Arc<SealedBlock>) -> Self {
         Self { head, ..self.clone() }
     }
 
-    /// Returns a copy with another state, which no id selects.
+    /// Returns a copy with another state. No id selects it.
     #[must_use]
     pub fn with_world(&self, world: World) -> Self {
         let (id, published, verified) = (self.id, self.published, self.verified);
@@ -238,7 +242,7 @@ pub struct FeedLag {
     /// milliseconds before now.
     #[serde(serialize_with = "write_age", deserialize_with = "read_age")]
     pub since: Instant,
-    /// The sub-blocks, or on a chain without pre-confirmations the blocks, that are known of and not applied yet.
+    /// The sub-blocks, or on a chain without pre-confirmations the blocks, that were announced and are not applied yet.
     pub waiting: u32,
     /// The reason: [`FeedProblem::Upstream`] while state is fetched, [`FeedProblem::Disconnected`] while the stream is
     /// opened again, [`FeedProblem::Behind`] on a node that is later than its leader, otherwise [`FeedProblem::Lagging`].
@@ -270,19 +274,19 @@ impl FeedLag {
     }
 }
 
-/// The extent to which a snapshot was compared with what its producer says about it.
+/// The extent to which a snapshot was compared with the values that its producer announced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, strum::IntoStaticStr)]
 #[strum(serialize_all = "lowercase")]
 pub enum Verified {
-    /// The producer has told nothing to compare, or the block was not executed here.
+    /// The producer has announced nothing to compare, or the block was not executed here.
     None,
     /// Something was compared, and equal: gas, balances or single receipts.
     Partial,
     /// Gas, receipts root and logs bloom of the block so far were compared, and equal. A block that was built here is
     /// verified in full.
     Full,
-    /// The block was not executed: its state is that of its access list (EIP-7928), whose hash is in the header. Gas, receipts
-    /// root and logs bloom are those of its receipts, as the upstream has told them.
+    /// The block was not executed: its state is from its access list (EIP-7928), whose hash is in the header. Gas,
+    /// receipts root and logs bloom match the receipts that the upstream has sent.
     List,
 }
 
@@ -337,11 +341,11 @@ pub enum FeedProblem {
     Silent,
     /// The upstream is a node of another chain than the one at the start, or the fleet has another.
     OtherChain,
-    /// The store does not take what is published.
+    /// The store cannot write the changes.
     Store,
-    /// The stream of the fleet does not take what is to be published.
+    /// The stream of the fleet does not accept the changes.
     Stream,
-    /// Nothing has come from the leader of the fleet for a time.
+    /// Nothing has been heard from the leader of the fleet for some time.
     Partition,
     /// The node is later than the leader of its fleet, or cannot prove that it is not. A feed for which it is the only problem
     /// is late, and not degraded.

@@ -20,15 +20,15 @@ pub struct Banner<'a> {
     token_file: Option<PathBuf>,
     /// Ether of each account of the devnet.
     balance: String,
-    /// Whether the accounts are those of a mnemonic of the user's.
+    /// Whether the accounts are from a mnemonic that the user has set.
     has_own_mnemonic: bool,
     /// Whether the devnet's private keys are shown.
     with_keys: bool,
 }
 
 impl<'a> Banner<'a> {
-    /// Creates the banner of a node that runs with `config`. `with_keys` shows the private keys of the devnet's accounts,
-    /// which everybody knows, but which scanners of logs report.
+    /// Creates the banner of a node that runs with `config`. `with_keys` shows the private keys of the devnet's
+    /// accounts. They are public, but scanners of logs report them.
     pub fn new(config: &Config, info: &'a NodeInfo, with_keys: bool) -> Self {
         let balance = shown::grouped(config.test_chain.balance);
         let has_own_mnemonic = config.test_chain.mnemonic.is_some();
@@ -179,7 +179,7 @@ fn own_source(config: &Config) -> String {
     }
 }
 
-/// Returns when a chain under test mines, as the end of a phrase; `None` on a chain that goes on in sub-blocks.
+/// Returns when a chain under test mines, as the end of a phrase. `None` on a chain that grows in sub-blocks.
 fn when_mined(config: &Config) -> Option<String> {
     match (config.interval(), config.no_mining) {
         (None, false) => Some(": a block for each transaction, when it arrives".to_owned()),
@@ -189,7 +189,7 @@ fn when_mined(config: &Config) -> Option<String> {
 }
 
 /// Returns the address by which this machine reaches a listener: loopback for one that listens on all addresses,
-/// because a request may not name those (`--allow-host`).
+/// because requests may not name those (`--allow-host`).
 fn reachable(listen: SocketAddr) -> SocketAddr {
     let ip = match listen.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
@@ -199,8 +199,8 @@ fn reachable(listen: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, listen.port())
 }
 
-/// Returns the arguments of `curl` that send the first token of a token file. The token itself is not in them: the shell
-/// reads it from the file. Returns `None` if the file does not have the usual form, on which that relies.
+/// Returns the arguments of `curl` that send the first token of a token file. They do not contain the token itself: the
+/// shell reads it from the file. Returns `None` if the file does not have the form that this requires.
 fn header(token_file: &Path) -> Option<String> {
     let text = std::fs::read_to_string(token_file).ok()?;
     let found = text.lines().find_map(|line| {

@@ -24,7 +24,7 @@ use crate::{
     upstream::Fetcher,
 };
 
-/// Begins to publish the upstream's chain of `start`, or to stand by for the node that does.
+/// Starts to publish the upstream's chain of `start`, or to stand by for the node that does.
 ///
 /// # Errors
 ///
@@ -54,7 +54,7 @@ pub async fn publish(
     Ok(Start { fleet, remote, ..Start::of_foreign(spec, shown, source) })
 }
 
-/// Begins with the image of a fleet, whose stream this node then follows.
+/// Starts from the image of a fleet. This node then follows the fleet's stream.
 ///
 /// # Errors
 ///
@@ -82,7 +82,7 @@ pub fn follow(beginning: Beginning<'_>, servers: &Servers, runtime: &Runtime) ->
     Ok(Start { fleet, remote, ..Start::of_foreign(spec, snapshots, Box::new(follower)) })
 }
 
-/// Returns the fetcher of the state of the fleet's upstream: over the leader, and to an upstream of this node's own if it has one.
+/// Returns the fetcher of the upstream's state: from the leader, and from this node's own upstream if it has one.
 async fn fetched(beginning: Beginning<'_>, link: &FleetLink) -> eyre::Result<Arc<Fetcher>> {
     let Beginning { config, codes, metrics, .. } = beginning;
     let upstream = match &config.live.upstream {

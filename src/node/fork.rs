@@ -141,7 +141,7 @@ fn is_op_stack<E>(known: &Result<ChainSpec, E>) -> bool {
     known.as_ref().is_ok_and(|known| known.family() == Family::OpStack)
 }
 
-/// Checks that the rules which the upstream announces were active at the block, where they are all that is known of its rules.
+/// Checks that the rules which the upstream announces were active at the block, if nothing else is known of its rules.
 async fn check_active(upstream: &Upstream, chain_id: u64, timestamp: u64, deadline: Instant) -> eyre::Result<()> {
     if ChainSpec::known_with(chain_id, &[]).is_some() {
         return Ok(());

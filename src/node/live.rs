@@ -29,7 +29,7 @@ use crate::{
     },
 };
 
-/// The time that the upstream may take for the data without which nothing can be answered.
+/// The time limit for the upstream's data without which nothing can be answered.
 pub const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// The step of the start before the upstream's first answer.
 pub const FIRST_ANSWER: &str = "it waits for the upstream's first answer";
@@ -37,9 +37,10 @@ pub const FIRST_ANSWER: &str = "it waits for the upstream's first answer";
 pub const WAVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Values that may be fetched at once.
 const MAX_IN_FLIGHT: usize = 1 << 18;
-/// The most bytes of sub-blocks that wait for their parent, and of those that wait to be applied.
+/// Maximum bytes of sub-blocks that wait for their parent, and of sub-blocks that wait to be applied.
 const MAX_HELD_BYTES: usize = 64 << 20;
-/// The time whose blocks are caught up with one by one after an interruption, and the least number of them.
+/// The maximum gap to catch up with block by block after an interruption: as many blocks as this time has, but at least
+/// the given number.
 const MAX_GAP: (Duration, usize) = (Duration::from_secs(64), 64);
 /// The time between the sub-blocks of a Flashblocks stream.
 const SUB_BLOCK: Duration = Duration::from_millis(200);
@@ -197,7 +198,7 @@ pub async fn begin(
             let max_message = live.flashblocks_max_bytes as usize;
             let silent_after = Duration::from_millis(live.flashblocks_silent_ms);
             flashblocks::Settings {
-                // At least two pings before the connection counts as lost.
+                // The timeout covers at least two pings.
                 link: LinkSettings { ping_every: idle_timeout / 3, idle_timeout, max_message, ..usual.link },
                 silent_after,
                 ..usual
@@ -228,8 +229,8 @@ pub async fn begin(
     Ok((LiveStart { spec, snapshots, source }, beside, cache))
 }
 
-/// Checks that the upstream proves its state, without which no value of it would pass. An upstream that gives another answer than
-/// that it cannot may only be busy, or late.
+/// Checks that the upstream proves its state, because without proofs all its values would be rejected. Any error except
+/// that it cannot prove is ignored: the upstream may be busy or late.
 pub async fn check_proofs(upstream: &Upstream, hash: B256, deadline: Instant) -> eyre::Result<()> {
     match upstream.has_proofs(hash, deadline).await {
         Ok(true) => {}
@@ -241,7 +242,7 @@ pub async fn check_proofs(upstream: &Upstream, hash: B256, deadline: Instant) ->
     Ok(())
 }
 
-/// Returns the number of blocks that are caught up with one by one on a chain with this time between blocks.
+/// Returns the number of blocks to catch up with block by block on a chain with this time between blocks.
 fn gap(block_time: Duration) -> usize {
     let (time, least) = MAX_GAP;
     usize::try_from(time.as_millis() / block_time.as_millis().max(1)).unwrap_or(usize::MAX).clamp(least, 1024)
@@ -312,7 +313,7 @@ pub async fn report_while_waiting<T>(
     }
 }
 
-/// Returns the block that an image is of, where the upstream's chain still has it, and not long before `head`.
+/// Returns the block of an image, if the upstream's chain still has it, not long before `head`.
 async fn resume(
     upstream: &Upstream,
     image: &RemoteImage,
@@ -330,8 +331,8 @@ async fn resume(
     UpstreamBlock::read(json.get(), family, |_, _| None).await.ok().filter(|block| block.hash() == image.hash)
 }
 
-/// Returns the rules of the upstream's chain: those of its genesis where one is given, else of the network that has
-/// this id, else those that are found out ([`unknown_chain`]).
+/// Returns the rules of the upstream's chain: from its genesis if one is given, otherwise from the network that has
+/// this id, otherwise detected ([`unknown_chain`]).
 pub async fn chain(config: &Config, upstream: &Upstream, chain_id: u64, deadline: Instant) -> eyre::Result<ChainSpec> {
     let block_time = config.block_time.unwrap_or(Duration::from_secs(1));
     let Some(path) = &config.genesis else {
@@ -353,8 +354,8 @@ pub async fn chain(config: &Config, upstream: &Upstream, chain_id: u64, deadline
     Ok(spec)
 }
 
-/// Returns the rules of a chain that presim does not know by its id: of the forks that the upstream announces, or else Ethereum's
-/// up to a fork that is given.
+/// Returns the rules of a chain whose id presim does not know: the forks that the upstream announces, or else
+/// Ethereum's forks up to a given one.
 async fn unknown_chain(
     config: &Config,
     block_time: Duration,

@@ -10,7 +10,7 @@ use crate::{config::Config, rpc::StartupServer};
 /// The ports that a node serves on.
 #[derive(Debug)]
 pub struct Ports {
-    /// The port for requests, which answers with the current step of the start.
+    /// The port for requests. It answers with the current step of the startup.
     pub front: StartupServer,
     /// The port for metrics.
     pub metrics: Option<TcpListener>,

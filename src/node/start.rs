@@ -35,7 +35,7 @@ use crate::{
     upstream::Fetcher,
 };
 
-/// The parts of a node from which its chain is begun.
+/// The parts of a node that its chain needs to begin.
 #[derive(Clone, Copy)]
 pub struct Beginning<'a> {
     pub config: &'a Config,
@@ -53,7 +53,7 @@ pub struct Start {
     pub spec: ChainSpec,
     pub snapshots: Arc<Snapshots>,
     pub source: Box<dyn FeedSource>,
-    /// The sink that takes what the source publishes before it is visible.
+    /// The sink that takes each change of the source before it is visible.
     pub sink: Option<Box<dyn Sink>>,
     /// The scope of the methods for testing.
     pub testing: Testing,
@@ -69,7 +69,7 @@ pub struct Start {
 }
 
 impl Start {
-    /// Returns the start on a chain on which the node has no accounts and tests change nothing, outside of a fleet.
+    /// Returns the start on a chain without accounts of the node and without methods for testing, outside of a fleet.
     pub fn of_foreign(spec: ChainSpec, snapshots: impl Into<Arc<Snapshots>>, source: Box<dyn FeedSource>) -> Self {
         Self {
             spec,
@@ -92,9 +92,9 @@ pub struct OwnChain {
     pub spec: ChainSpec,
     /// The published snapshots.
     pub snapshots: Snapshots,
-    /// The devnet that builds the chain; `None` if it stands still.
+    /// The devnet that builds the chain. `None` if the chain is static.
     pub devnet: Option<DevnetSource>,
-    /// The journal of what the devnet builds, if the store is durable. Every snapshot is on disk before it is visible.
+    /// The journal of the devnet's changes, if the store is durable. Every snapshot is on disk before it is visible.
     pub journal: Option<Journal>,
     /// The accounts that the node signs for.
     pub accounts: Vec<PrivateKeySigner>,
@@ -160,13 +160,13 @@ impl OwnChain {
         Ok(Self { spec, snapshots, devnet, journal, accounts, builtin, trading })
     }
 
-    /// Returns the sink that takes what the devnet publishes before it is visible.
+    /// Returns the sink that takes each change of the devnet before it is visible.
     pub fn sink(&self) -> Option<Box<dyn Sink>> {
         Some(Box::new(self.journal.clone()?))
     }
 }
 
-/// Creates the chain that `config` names, or restores it from `store` as far as it had come. Its next change is of a new epoch.
+/// Creates the chain that `config` names, or restores it from `store`. Its next change begins a new epoch.
 ///
 /// # Errors
 ///
@@ -358,8 +358,8 @@ fn found(
     Ok((identity, snapshots))
 }
 
-/// Returns the genesis of the built-in devnet, which begins at `now`, in Unix seconds, or of the chain under test that the settings
-/// describe.
+/// Returns the genesis of the built-in devnet, which begins at `now`, in Unix seconds, or the genesis of the chain
+/// under test that the settings describe.
 fn built_in_genesis(config: &Config, accounts: &DevAccounts, now: u64) -> eyre::Result<Genesis> {
     let chain = &config.test_chain;
     let mut genesis = world::dev_genesis(&accounts.all(), chain.timestamp.unwrap_or(now));
@@ -495,7 +495,7 @@ fn file_hash(path: &Path, flag: &str) -> eyre::Result<B256> {
 
 /// Accounts of the test mnemonic.
 pub struct DevAccounts {
-    /// The first accounts, or those of another mnemonic.
+    /// The first accounts of the test mnemonic, or of another one.
     pub users: Vec<PrivateKeySigner>,
     /// The ten accounts of background traffic.
     traffic: Vec<PrivateKeySigner>,

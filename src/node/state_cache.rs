@@ -10,14 +10,14 @@ use crate::{
     store::{DataDir, StoredImage, UPSTREAM_FILE, drop_old_forks, fork_file, read_image},
 };
 
-/// The cached state of an upstream that is stored, so that the node does not fetch it again after a restart.
+/// Stores the cached state of an upstream, so that the node does not fetch it again after a restart.
 #[derive(Debug)]
 pub struct StateCache {
     /// The cell of the chain that reads it.
     read_by: Arc<Snapshots>,
     /// The directory in which it is stored.
     directory: DataDir,
-    /// The chain id of a fork, whose blocks have a cache each.
+    /// The chain id of a fork. Each of its blocks has its own cache.
     fork_of: Option<u64>,
     /// The digest of the image that was stored last.
     stored: tokio::sync::Mutex<Option<B256>>,
@@ -32,18 +32,18 @@ impl StateCache {
         Self { read_by, directory, fork_of, stored: tokio::sync::Mutex::default() }
     }
 
-    /// Returns what is stored in `directory` of an upstream that is followed, in at most `most` bytes. If that is invalid, the state
-    /// has to be fetched again, and nothing else is lost.
+    /// Returns the stored state of a followed upstream from `directory`, of at most `most` bytes. If it is invalid, the
+    /// state is fetched again, and nothing else is lost.
     pub fn followed(directory: &DataDir, most: usize) -> Option<RemoteImage> {
         read(directory, UPSTREAM_FILE, most)
     }
 
-    /// Returns what is stored in `directory` of the block with this hash, on which a fork of the chain begins.
+    /// Returns the stored state of the block with this hash, on which a fork of the chain begins, from `directory`.
     pub fn of_fork(directory: &DataDir, chain_id: u64, hash: B256, most: usize) -> Option<RemoteImage> {
         read(directory, &fork_file(chain_id, hash), most).filter(|image| image.hash == hash)
     }
 
-    /// Stores the cache now, if it is another than the one that was stored last.
+    /// Stores the cache now, unless it is equal to the last stored one.
     pub async fn store(&self) {
         let Some(view) = self.read_by.load().latest().world.remote().cloned() else { return };
         // Held throughout, so that the write when the node stops waits for one that is under way.
@@ -74,7 +74,7 @@ fn read(directory: &DataDir, name: &str, most: usize) -> Option<RemoteImage> {
     })
 }
 
-/// Writes what is known at the block of `view`, unless its digest is `last`. Returns the digest.
+/// Writes the known state at the block of `view`, unless its digest is `last`. Returns the digest.
 fn write(directory: &DataDir, view: &RemoteView, fork_of: Option<u64>, last: Option<B256>) -> io::Result<B256> {
     let image = StoredImage::new(&view.export());
     if Some(image.digest()) != last {

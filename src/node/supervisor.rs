@@ -10,13 +10,13 @@ use tokio::{
 
 use super::{NodeInfo, Vitals};
 
-/// Tells the service manager, if there is one, that the node answers requests.
+/// Notifies the service manager, if there is one, that the node answers requests.
 pub fn notify_ready(info: &NodeInfo) {
     let status = format!("answers on {}, chain id {}", info.listen, info.chain_id);
     notify(&[NotifyState::Ready, NotifyState::Status(&status)]);
 }
 
-/// Tells the service manager that the node ends.
+/// Notifies the service manager that the node is stopping.
 pub fn notify_stopping() {
     notify(&[NotifyState::Stopping, NotifyState::Status("ends the requests under way")]);
 }
@@ -34,7 +34,7 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// Checks per time-out of the service manager, so that one that is late does not end the node.
+    /// Checks per time-out of the service manager, so that one late check does not end the node.
     const CHECKS: u32 = 4;
 
     /// Starts the thread if the service manager expects it (`WatchdogSec=` of systemd). A check that fails is logged and
@@ -42,7 +42,7 @@ impl Watchdog {
     ///
     /// # Errors
     ///
-    /// Returns the system's error if it gives no thread.
+    /// Returns the system's error if it cannot create a thread.
     pub fn start(vitals: Vitals) -> std::io::Result<Option<Self>> {
         let Some(limit) = sd_notify::watchdog_enabled().filter(|limit| !limit.is_zero()) else { return Ok(None) };
         let (stop, stopped) = oneshot::channel();

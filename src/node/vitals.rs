@@ -28,8 +28,8 @@ pub enum VitalsError {
 }
 
 impl Vitals {
-    /// Asks every part, and waits for the answers. The workers may be busy with requests, so their actors answer for them,
-    /// by the progress that they make.
+    /// Checks every part, and waits for the answers. The workers may be busy with requests, so their actors answer for
+    /// them, according to their progress.
     ///
     /// # Errors
     ///

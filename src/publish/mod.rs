@@ -1,7 +1,7 @@
-//! Publishing: where a change is written before anyone sees it.
+//! Publishing: where a change is written before it is visible.
 //!
-//! A source makes a change, and the [sink](Sink) of its feed takes it before it is visible: the journal of a chain that is built
-//! here, or the queue of changes for the stream of a fleet.
+//! A source makes a change, and the [sink](Sink) of its feed takes it before it is visible: the journal of a chain that
+//! is built here, or the queue of changes for the stream of a fleet.
 
 pub mod journal;
 
@@ -18,17 +18,17 @@ use crate::{
 
 /// Takes changes before they are visible.
 pub trait Sink: fmt::Debug + Send {
-    /// Returns the reason why nothing can be taken any more, so that nothing is built in vain.
+    /// Returns the reason why the sink can take no more changes, so that sources stop building.
     fn failure(&self) -> Option<StoreError> {
         None
     }
 
-    /// Returns whether it takes changes now. A change that is not taken is not encoded.
+    /// Returns whether the sink takes changes now. Otherwise a change is not encoded.
     fn takes(&self) -> bool {
         true
     }
 
-    /// Takes a change that leads to `after`, which is visible when this has returned.
+    /// Takes a change that leads to `after`. The change becomes visible after this returns.
     ///
     /// # Errors
     ///
@@ -65,7 +65,7 @@ impl Change {
         Self { id, entry, codes, sealed, oldest_body: on.oldest_history() }
     }
 
-    /// Returns the message of a stream about it, with all of its codes; `None` if no other node follows it.
+    /// Returns the message of a stream about it, with all of its codes. `None` if no other node follows it.
     #[cfg(test)]
     pub fn message(&self, dated: crate::ledger::LeaderTime) -> Option<Vec<u8>> {
         use crate::ledger::codec::StreamChanges;
@@ -85,7 +85,7 @@ pub enum Unpublished {
     /// The change could not be written to the journal.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The change does not stand on what is published.
+    /// The change does not fit the published chain.
     #[error(transparent)]
     Unfit(#[from] Unfit),
 }

@@ -230,7 +230,7 @@ fn check_ommers(
             let found = if is_ancestor { "an ancestor" } else { "an uncle that was included before" };
             return check.fail("uncles", "blocks that were not included before", found);
         }
-        // The parent of the block is its generation 1, whose children are its siblings.
+        // The block's parent is generation 1. The parent's children are the block's siblings.
         let kin = ancestors.iter().skip(1).take(OMMER_GENERATIONS).find(|kin| kin.hash() == ommer.parent_hash);
         let Some(kin) = kin else {
             let expected = format!("children of the {OMMER_GENERATIONS} blocks before the parent");
@@ -259,7 +259,7 @@ fn check_against_parent(
     if header.gas_used > header.gas_limit {
         return check.fail("gasUsed", format!("at most the gas limit {}", header.gas_limit), header.gas_used);
     }
-    // At the first block of London the parent's limit counts twice (EIP-1559).
+    // At the first London block, the parent's gas limit is doubled (EIP-1559).
     let london_begins = spec.is_london_active_at_block(header.number) && parent.base_fee_per_gas.is_none();
     let usual_limit = if london_begins { parent.gas_limit.saturating_mul(2) } else { parent.gas_limit };
     let room = usual_limit / GAS_LIMIT_BOUND_DIVISOR;
@@ -365,7 +365,8 @@ impl Check {
         self.fail(field, text(expected), text(got))
     }
 
-    /// Returns the error of a block whose execution has failed, which names a contract of requests that is the cause.
+    /// Returns the error of a block whose execution failed. If a system contract for requests is the cause, the error
+    /// names it.
     fn execution<T>(&self, source: BlockExecutionError) -> Result<T, ImportError> {
         use BlockValidationError::{
             BuilderDepositRequestsContractCall, BuilderExitRequestsContractCall, ConsolidationRequestsContractCall,

@@ -30,7 +30,7 @@ use crate::{
 
 /// A source of a chain's states. A new source implements this trait, and [`node`](crate::node) selects it.
 pub trait FeedSource: std::fmt::Debug + Send {
-    /// Publishes the states of the chain, for as long as it is polled. Resolves only if no more states will come.
+    /// Publishes the states of the chain, for as long as it is polled. Resolves only if no more states will follow.
     fn run(self: Box<Self>, feed: Feed) -> LocalBoxFuture<'static, ()>;
 }
 
@@ -53,7 +53,7 @@ pub struct Feed {
 }
 
 impl Feed {
-    /// Creates a feed into `snapshots`, whose changes `sink` takes first.
+    /// Creates a feed into `snapshots`. `sink` takes each change first.
     pub fn new(snapshots: Arc<Snapshots>, sink: Option<Box<dyn Sink>>, pool: Arc<Pool>, metrics: &Metrics) -> Self {
         Self {
             status: FeedStatus::new(snapshots.load().feed(), metrics),
@@ -76,21 +76,21 @@ impl Feed {
         self.divergences.increment(1);
     }
 
-    /// Returns a feed into `snapshots` that nobody sees: its changes go to `sink`. It shares the metrics, but for the health of the
-    /// feed and what is visible.
+    /// Returns a feed into `snapshots` that clients do not see: its changes go to `sink`. It shares the metrics, except
+    /// the health of the feed and the metrics of visible snapshots.
     #[must_use]
     pub fn unseen(&self, snapshots: Arc<Snapshots>, sink: Box<dyn Sink>) -> Self {
         let unseen = Self::new(snapshots, Some(sink), self.pool.clone(), &Metrics::default());
         Self { metrics: self.metrics.clone(), divergences: self.divergences.clone(), ..unseen }
     }
 
-    /// Publishes a change, and returns its id. The sink takes the change before it is visible, so whatever a client has seen is on disk.
-    /// Without a sink nothing is allocated besides the snapshot.
+    /// Publishes a change, and returns its id. The sink takes the change before it is visible, so everything that a
+    /// client has seen is on disk. Without a sink, nothing is allocated except the snapshot.
     ///
     /// # Errors
     ///
-    /// Returns [`Unpublished::Unfit`] as [`Chain::apply`] does, and [`Unpublished::Store`] if the sink cannot take the change. Nothing
-    /// has changed then.
+    /// Returns [`Unpublished::Unfit`] as [`Chain::apply`] does, and [`Unpublished::Store`] if the sink cannot take the
+    /// change. The chain is then unchanged.
     pub fn publish(&mut self, record: Record) -> Result<SnapshotId, Unpublished> {
         let Some(sink) = self.sink.as_mut().filter(|sink| sink.takes()) else {
             return Ok(self.snapshots.apply(record)?);
@@ -180,7 +180,7 @@ pub struct StateFeed {
     block: Gauge,
     block_time: Gauge,
     pooled: Gauge,
-    /// Whether the source has panicked, after which no more states come.
+    /// Whether the source has panicked, so that no more states follow.
     has_failed: bool,
 }
 

@@ -64,7 +64,7 @@ impl FeedStatus {
         self.live.set(flag(matches!(self.state, FeedState::Live { .. })));
         self.still.set(flag(self.state == FeedState::Static));
         for (problem, gauge, _) in &self.problems {
-            // A feed that is late is not degraded, whatever it is late for.
+            // A late feed is not degraded, regardless of the reason.
             let is_late = *problem == FeedProblem::Lagging && self.state.lag().is_some();
             gauge.set(flag(is_late || self.state.problem() == Some(*problem)));
         }

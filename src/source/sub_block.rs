@@ -1,4 +1,4 @@
-//! Sub-blocks of a chain that is built here: filled from the pool, and turned into the records of what is published.
+//! Sub-blocks of a chain that is built here: fills them from the pool, and turns them into records to publish.
 
 use alloy_consensus::{Header, TxReceipt, transaction::Recovered};
 use alloy_evm::block::BlockExecutionError;
@@ -45,8 +45,8 @@ impl From<SubBlockStep> for Record {
     }
 }
 
-/// Extends the block being built by a sub-block that `fill` fills. Costs what its transactions use and change, whatever
-/// the block or the state holds already.
+/// Extends the block being built by a sub-block that `fill` fills. The cost depends on what its transactions use and
+/// change, not on the size of the block or the state.
 pub fn extend(spec: &ChainSpec, on: &Snapshot, open: &OpenBlock, fill: impl FnOnce(&mut SubBlock<'_, '_>)) -> Applied {
     let max_blob_gas = spec.blob_params(open.header.timestamp).map_or(0, |params| params.max_blob_gas_per_block());
     engine::extend(spec, on, open, |executor| {
@@ -80,7 +80,7 @@ pub enum Misfit {
     /// The block has not enough blob gas left.
     #[error("transaction {index} of the bundle: the block has not enough blob gas left")]
     Blobs { index: usize },
-    /// State of an upstream is not known, which the sub-block [has missed](SubBlock::has_missed).
+    /// State of an upstream is unknown, and the sub-block [has missed](SubBlock::has_missed) it.
     #[error("transaction {index} of the bundle reads state that is not known")]
     Unknown { index: usize },
 }
@@ -115,11 +115,11 @@ impl SubBlock<'_, '_> {
         Ok(is_known)
     }
 
-    /// Executes the transactions of a bundle at the end of the sub-block, one after the other, all or none of them. Only
-    /// those for which `may_fail` holds may fail, which is to be included without success.
+    /// Executes the transactions of a bundle at the end of the sub-block, in order: all or none of them. Only
+    /// transactions for which `may_fail` holds may fail; they are then included as failed.
     ///
-    /// They run twice: first on a copy of the state, because an executor cannot take a transaction back. That run ends
-    /// where `has_time` does not hold.
+    /// They run twice: first on a copy of the state, because an executor cannot undo a transaction. That run ends when
+    /// `has_time` no longer holds.
     ///
     /// # Errors
     ///

@@ -221,7 +221,7 @@ impl Account {
     }
 }
 
-/// Stores a slot in a storage trie, which has no leaves for zeros.
+/// Stores a slot in a storage trie. A zero removes the leaf.
 fn set_leaf(trie: &mut Trie<U256>, key: U256, value: U256) {
     let path = keccak256(key.to_be_bytes::<32>());
     if value.is_zero() { trie.remove(path) } else { trie.insert(path, value) }
@@ -229,7 +229,7 @@ fn set_leaf(trie: &mut Trie<U256>, key: U256, value: U256) {
 
 impl PartialEq for Account {
     fn eq(&self, other: &Self) -> bool {
-        // Tries share what did not change, so the comparison walks the differences only, and hashes nothing.
+        // Tries share their unchanged parts, so the comparison visits only the differences, and hashes nothing.
         self.balance == other.balance
             && self.nonce == other.nonce
             && self.code.hash == other.code.hash

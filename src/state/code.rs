@@ -9,10 +9,10 @@ use revm::bytecode::Bytecode;
 
 use super::account::Code;
 
-/// Analysed bytecode by its bytes, bounded in bytes: those of the code, of its padded copy and of its jump table.
+/// Analysed bytecode by its bytes, bounded by the bytes of the code, of its padded copy and of its jump table.
 ///
 /// Two parts share the bound: code of the chain, and code that requests bring as overrides. Override code is evicted
-/// first, oldest first, so that a flood of analysed-up contracts cannot evict the code that is really called. The key is
+/// first, oldest first, so that a flood of made-up contracts cannot evict the code that is really called. The key is
 /// the code itself, because finding 24 KiB by a fast hash and one comparison costs a tenth of its Keccak hash.
 ///
 /// A world holds its own references to the code of its accounts, so evicting an entry only drops the shortcut.
@@ -31,7 +31,7 @@ struct CodeShard {
     bytes: AtomicUsize,
 }
 
-/// Bytes of an entry beside its code: the entries of map and queue, and what the allocator adds.
+/// Bytes of an entry in addition to its code: the entries of map and queue, and the allocator's overhead.
 const ENTRY: usize = 384;
 
 impl CodeCache {
@@ -53,7 +53,7 @@ impl CodeCache {
         self.get(&self.overrides, code)
     }
 
-    /// Returns the bytes for code from the chain, and those for code from overrides.
+    /// Returns the bytes of code from the chain, and the bytes of code from overrides.
     pub fn bytes(&self) -> [usize; 2] {
         [&self.chain, &self.overrides].map(|part| part.bytes.load(Relaxed))
     }
@@ -68,7 +68,7 @@ impl CodeCache {
         // The key is a copy, because the bytes may be a view into a request body of megabytes. The analysed form shares it
         // unless it needs padding.
         let key = Bytes::copy_from_slice(&code);
-        // Bytes that look like a delegation (EIP-7702) but are not valid ones are ordinary code, which fails when it
+        // Bytes that look like a delegation (EIP-7702) but are not a valid one are ordinary code, which fails when it
         // runs.
         let bytecode = Bytecode::new_raw_checked(key.clone()).unwrap_or_else(|_| Bytecode::new_legacy(key.clone()));
         let analysed = Code { hash: keccak256(&key), bytecode };

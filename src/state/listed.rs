@@ -5,15 +5,15 @@ use revm::state::AccountInfo;
 
 use super::{AccountChange, Code, CodeCache, Lookup, World};
 
-/// Returns the changes of a block from its access list, on the state before the block, each account once. An account whose balance,
-/// nonce and code are neither known nor all in the list has no `info`.
+/// Returns the changes of a block from its access list, on the state before the block, each account once. An account
+/// has no `info` if its balance, nonce and code are neither known before nor all in the list.
 pub fn listed_changes(list: &BlockAccessList, before: &World, codes: &CodeCache) -> Vec<AccountChange> {
     list.iter().filter_map(|account| change(account, before, codes)).collect()
 }
 
 fn change(account: &AccountChanges, before: &World, codes: &CodeCache) -> Option<AccountChange> {
     let AccountChanges { address, storage_changes, balance_changes, nonce_changes, code_changes, .. } = account;
-    // Of each value, the last change is that of the whole block.
+    // The last change of each value is its change by the whole block.
     let last_of = |changes: &alloy_eips::eip7928::SlotChanges| Some((changes.slot, changes.changes.last()?.new_value));
     let slots = storage_changes.iter().filter_map(last_of).collect::<alloy_primitives::map::HashMap<_, _>>();
     let balance = balance_changes.last().map(|change| change.post_balance);

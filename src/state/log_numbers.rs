@@ -5,8 +5,8 @@
 #[derive(Clone, Debug, Default)]
 pub struct LogNumbers {
     next: u64,
-    /// The call's logs that were not reverted. A revert removes logs from the end, so a log's position tells which are
-    /// left.
+    /// The call's logs that were not reverted. A revert removes logs from the end, so a log's position identifies the
+    /// remaining ones.
     marks: Vec<LogMark>,
     transfers: TransferLogs,
 }
@@ -17,7 +17,7 @@ pub enum TransferLogs {
     /// Transfers are not written.
     #[default]
     Hidden,
-    /// Transfers are written beside the logs of contracts, whose indices are those of a run without transfers.
+    /// Transfers are written separately from the logs of contracts, whose indices are the same as without transfers.
     Aside,
     /// Transfers are logs among the others (`traceTransfers` of `eth_simulateV1`).
     Numbered,
@@ -63,7 +63,7 @@ impl LogNumbers {
         self.skip(origin);
     }
 
-    /// Counts a log that is not kept: that of a transfer which was reverted at once.
+    /// Counts a log that is not retained, of a transfer that was reverted at once.
     pub fn skip(&mut self, origin: LogOrigin) {
         if origin.is_real() || self.transfers == TransferLogs::Numbered {
             self.next += 1;
@@ -75,7 +75,7 @@ impl LogNumbers {
         &self.marks[..count.min(self.marks.len())]
     }
 
-    /// Begins a block, whose first log has index zero.
+    /// Begins a block. Its first log has index zero.
     pub fn restart(&mut self) {
         self.next = 0;
         self.marks.clear();

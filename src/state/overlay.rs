@@ -60,7 +60,7 @@ pub struct Overlay {
     hits: u64,
     /// The record of what runs read.
     reads: ReadRecord,
-    /// The list of what committed runs access. `None` unless they are listed.
+    /// The access list of committed runs. `None` unless accesses are listed.
     access_list: Option<Box<AccessList>>,
     /// The bounds that may stop the run.
     pub meter: Meter,
@@ -68,7 +68,8 @@ pub struct Overlay {
     pub log_numbers: LogNumbers,
 }
 
-/// The list of what committed runs have accessed, and the index in the block of the runs that are committed next.
+/// The accounts and slots that committed runs have accessed, and the index in the block of the runs to be committed
+/// next.
 #[derive(Clone, Debug, Default)]
 struct AccessList {
     list: Bal,
@@ -105,7 +106,7 @@ struct RemoteAccount {
 }
 
 impl Overlay {
-    /// The number of accounts, and of slots per account, whose memory is kept from run to run.
+    /// The number of accounts, and of slots per account, for which memory is retained from run to run.
     const KEPT: usize = 1 << 10;
     const KEPT_SLOTS: usize = 1 << 8;
 
@@ -360,7 +361,7 @@ impl OverlayEntry {
     /// Records that a run read `parts`, except for those that an override gives.
     fn note(&mut self, parts: AccountReads) {
         let read = if parts.contains(AccountReads::EXISTENCE) && !self.given_parts.is_empty() {
-            // Beside an override, the account's emptiness follows from each of the other parts.
+            // If another part is overridden, the account's emptiness depends on each of the other parts.
             (parts - AccountReads::EXISTENCE) | AccountReads::INFO
         } else {
             parts
@@ -368,7 +369,7 @@ impl OverlayEntry {
         *self.read.get_or_insert_default() |= read - self.given_parts;
     }
 
-    /// Deletes the storage of an account that is empty, and records what this follows from if `records`.
+    /// Deletes the storage of an empty account. Records the reads that this depends on if `records`.
     fn delete_empty(&mut self, records: bool) {
         if self.base.is_some() || self.remote.is_some() {
             if records {
@@ -435,7 +436,7 @@ impl DatabaseCommit for Overlay {
 }
 
 impl Overlay {
-    /// Drains the changes of a run from their map, which keeps its memory.
+    /// Drains the changes of a run from their map, which retains its memory.
     pub fn absorb(&mut self, changes: &mut AddressMap<RunAccount>) {
         if let Some(access_list) = &mut self.access_list {
             access_list.add(changes);

@@ -8,11 +8,11 @@ use revm::{
 
 use super::account::Code;
 
-/// Copies of the codes that one thread runs repeatedly, for its runs alone.
+/// Copies of the codes that one thread runs repeatedly, only for its own runs.
 ///
-/// A [`Bytecode`] has its reference count beside its jump table, and each frame changes the count. Threads that run the
-/// same contract therefore invalidate each other's cache line of the table that they jump by. A code is copied when it
-/// is seen a second time before another code takes its slot.
+/// A [`Bytecode`] has its reference count next to its jump table, and each frame changes the count. Threads that run
+/// the same contract would therefore invalidate each other's cache line of the table. A code is copied when it is seen
+/// a second time before another code takes its slot.
 #[derive(Debug)]
 pub(super) struct OwnCodes {
     /// The code of an account without code.
@@ -35,7 +35,8 @@ impl OwnCodes {
     pub(super) fn new() -> Self {
         let stop = Bytes::from_static(&[opcode::STOP]);
         Self {
-            // SAFETY: The bytes are what analysis makes of no code: STOP has no immediate, so nothing behind it is read.
+            // SAFETY: The bytes are the analysis result of empty code: STOP has no immediate, so nothing behind it is
+            // read.
             empty: unsafe { Bytecode::new_analyzed(stop, 0, JumpTable::default()) },
             slots: std::iter::repeat_with(|| None).take(Self::SLOTS).collect(),
         }

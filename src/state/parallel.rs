@@ -2,8 +2,8 @@
 
 /// Returns whether the calling thread may divide its work among rayon's global pool, and wait for it.
 ///
-/// A thread of a pool may not: while it waits for a part, it runs whatever else is queued in its pool, which on a CPU worker
-/// is another request in the middle of this one.
+/// A thread of a pool may not: while it waits for a part, it runs other jobs queued in its pool. On a CPU worker, that
+/// would be another request in the middle of this one.
 pub fn may_divide() -> bool {
     rayon::current_thread_index().is_none()
 }

@@ -1,4 +1,4 @@
-//! The record of what runs read of their snapshot.
+//! The parts of their snapshot that runs have read.
 
 use std::collections::BTreeSet;
 
@@ -88,7 +88,7 @@ impl ReadSet {
         Self { everything: true, ..Self::default() }
     }
 
-    /// Returns what either of two sets has read.
+    /// Returns the union of two sets.
     #[must_use]
     pub fn merge(mut self, other: &Self) -> Self {
         if self.everything || other.everything {
@@ -114,7 +114,7 @@ impl ReadSet {
     }
 }
 
-/// The part of a record that belongs to no account. An overlay holds it, beside what it records of each account.
+/// The part of a record that belongs to no account. The overlay holds it separately from each account's record.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ReadRecord {
     /// Whether reads are recorded.
@@ -130,7 +130,7 @@ pub(super) struct ReadRecord {
 }
 
 impl ReadRecord {
-    /// Forgets what was recorded, and records nothing more.
+    /// Clears the record, and stops recording.
     pub(super) fn clear(&mut self) {
         self.on = false;
         self.slots.clear();

@@ -29,7 +29,7 @@ impl<'a> StateRoots<'a> {
         Self { world, accounts, storages: AddressMap::default(), scratch: Scratch::default() }
     }
 
-    /// Returns the state root after `changes`, which come on top of those before.
+    /// Returns the state root after `changes`, which apply on top of the earlier ones.
     pub fn after<'b>(&mut self, changes: impl IntoIterator<Item = &'b AccountChange>) -> B256 {
         let changes: Vec<&AccountChange> = changes.into_iter().collect();
         for change in &changes {

@@ -1,4 +1,4 @@
-//! Where missing state comes from.
+//! The sources of missing state.
 
 use std::fmt::Debug;
 
@@ -37,7 +37,7 @@ pub enum FetchError {
         "block {number} ({hash}) is no longer part of the upstream's chain, and its state cannot be fetched: {problem}"
     )]
     Abandoned { number: u64, hash: B256, problem: String },
-    /// The source has answered, and the answer did not have what was asked for.
+    /// The source has answered, but the answer lacks the requested value.
     #[error("{miss} at block {number} ({hash}) is still unknown: the upstream has answered without it")]
     Missing { miss: Miss, number: u64, hash: B256 },
     /// The leader of the fleet does not keep the state of the block.
@@ -46,7 +46,7 @@ pub enum FetchError {
     /// More than this many values are in flight.
     #[error("more than {0} values of the upstream's state are in flight: try again later")]
     Busy(usize),
-    /// A run has missed state of a chain that has no upstream, which is a fault of presim.
+    /// A run has missed state of a chain without an upstream, which is a bug in presim.
     #[error("a run has missed state on a chain whose state is local")]
     Local,
     /// The state was still incomplete after this many rounds of fetching.

@@ -33,7 +33,7 @@ impl Touched {
                 Lookup::Unknown => AccountReads::all() - AccountReads::STORAGE,
             };
             let account = before.account(&change.address);
-            // An account that is deleted loses its storage, whatever else the change says.
+            // An account that is deleted loses its storage, regardless of the rest of the change.
             touched.all_slots |= (change.storage_cleared || change.info.is_none())
                 && match account {
                     Some(account) => account.is_partial() || account.slots().next().is_some(),

@@ -1,4 +1,4 @@
-//! A Merkle-Patricia trie whose versions share structure and whose hashes are computed late.
+//! A Merkle-Patricia trie whose versions share structure and whose hashes are computed on demand.
 
 use alloy_primitives::{B256, Bytes, U256, keccak256};
 use alloy_rlp::Encodable;
@@ -23,7 +23,8 @@ pub trait TrieValue: Clone + PartialEq + Send + Sync {
     /// Equal values must append equal bytes, because their hash is cached for as long as the leaf.
     fn encode_value(&self, out: &mut Vec<u8>);
 
-    /// Computes on several threads, and caches, what [`encode_value`](Self::encode_value) would compute on one.
+    /// Computes on several threads, and caches, the same hashes that [`encode_value`](Self::encode_value) would compute
+    /// on one.
     fn hash_in_parallel(&self) {}
 }
 

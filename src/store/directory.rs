@@ -1,4 +1,4 @@
-//! The data directory: whose it may be, and its files, which are opened relative to its descriptor.
+//! The data directory: who may own it, and its files, which are opened relative to its descriptor.
 
 use std::{
     fs::{self, File, TryLockError},

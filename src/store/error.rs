@@ -16,7 +16,7 @@ pub enum StoreError {
     /// Another process has the store open.
     #[error("--data-dir {}: another node uses it: stop that node, or give this one another directory", path.display())]
     InUse { path: PathBuf },
-    /// The file does not hold what was written to it. It is left unchanged.
+    /// The file's content is damaged. It is left unchanged.
     #[error("--data-dir {}: {FILE} is damaged: {problem}. It was left unchanged: restore a copy of it, or move it away to start with an empty store", path.display())]
     Damaged { path: PathBuf, problem: String },
     /// Another version of presim wrote the file. It is left unchanged.

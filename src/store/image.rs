@@ -1,5 +1,5 @@
-//! The cached state of an upstream, kept in a file beside the store: that of the chain that is followed, and that of each block on
-//! which a fork began. Without the file the node fetches it again.
+//! The cached state of an upstream, kept in files next to the store: one for the followed chain, and one for each block
+//! on which a fork began. Without a file, the node fetches the state again.
 
 use std::{
     fs,
@@ -19,12 +19,12 @@ pub const FILE: &str = "upstream-state.bin";
 pub fn fork_file(chain_id: u64, hash: B256) -> String {
     format!("fork-{chain_id}-{hash:x}.bin")
 }
-/// The blocks on which forks began whose state is kept.
+/// The number of forked blocks whose state is retained.
 const KEPT_FORKS: usize = 16;
 /// First bytes of the file: kind and version. The keccak256 hash of the image and the image in RLP follow.
 const MAGIC: &[u8; 8] = b"presimU1";
 
-/// Deletes the images of forks but those that were written last.
+/// Deletes the images of forks, except those written last.
 ///
 /// # Errors
 /// Returns the system's error if the directory cannot be read, or a file not be deleted.
@@ -76,7 +76,7 @@ impl StoredImage {
     }
 }
 
-/// Returns the image that is stored under `name`, whose encoding may have at most `most` bytes, or `None` if there is none.
+/// Returns the image stored under `name`, encoded in at most `most` bytes, or `None` if there is none.
 ///
 /// # Errors
 /// Returns an error of kind `InvalidData` if the file is damaged or of another version, else the system's error.
@@ -120,7 +120,7 @@ mod tests {
         let data = DataDir::open(dir.path(), false).unwrap();
         let error = |most| read_image(&data, FILE, most).unwrap_err().to_string();
         assert_eq!(read_image(&data, FILE, 1 << 20).unwrap(), None);
-        // No link is followed. The image is then written beside it.
+        // No link is followed. The image replaces the link itself.
         let target = dir.path().join("precious");
         std::fs::write(&target, "precious").unwrap();
         for name in [FILE.to_owned(), format!("{FILE}.new")] {

@@ -85,8 +85,8 @@ impl Store {
         WeakStore(Arc::downgrade(&self.shared))
     }
 
-    /// Commits a group of the writes that wait, and reports their outcome. Returns whether there were any: never in a
-    /// store with a thread, which commits them itself.
+    /// Commits a group of the waiting writes, and reports their outcomes. Returns whether there were any. Always false
+    /// in a store with a thread, which commits them itself.
     pub fn commit_waiting(&self) -> bool {
         let Some(Runner::Owner(writer)) = &self.shared.runner else { return false };
         let writer = writer.lock();
@@ -135,7 +135,7 @@ impl Store {
         failure.clone()
     }
 
-    /// Returns the error for a store that this node is not to serve. `problem` says what it holds and what to do.
+    /// Returns the error for a store that this node must not serve. `problem` describes its content and how to proceed.
     pub fn foreign(&self, problem: impl Into<String>) -> StoreError {
         StoreError::Foreign { path: self.shared.path.clone(), problem: problem.into() }
     }

@@ -1,4 +1,4 @@
-//! Opening the store: its directory, its file, and what is checked before the file is used.
+//! Opening the store: its directory, its file, and the checks before the file is used.
 
 use std::{
     fs::File,
@@ -173,14 +173,14 @@ impl Store {
     }
 }
 
-/// The file of a store, whose name another file may take while the store is open.
+/// The file of a store. Another file may take its name while the store is open.
 struct StoreFile {
     dir: DataDir,
     identity: FileIdentity,
 }
 
 impl StoreFile {
-    /// Checks that the file still has its name, because what is written to a deleted file is lost.
+    /// Checks that the file still has its name, because writes to a deleted file are lost.
     fn check(&self) -> io::Result<()> {
         match self.dir.identity(FILE)? {
             Some(identity) if identity == self.identity => Ok(()),

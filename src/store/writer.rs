@@ -1,4 +1,4 @@
-//! The writer: the queue of writes, the commits of many at once, and what each caller waits for.
+//! The writer: the queue of writes, group commits, and the outcome that each caller waits for.
 
 use std::{
     io,
@@ -19,7 +19,7 @@ use crate::telemetry::Histogram;
 /// Maximum number of writes in one commit.
 const GROUP: usize = 1_024;
 
-/// The closure of a write, which changes the tables. An error from it fails the commit, and with it the store.
+/// The closure of a write. It changes the tables. An error from it fails the commit, and with it the store.
 pub type Change = Box<dyn FnOnce(&WriteTransaction) -> Result<(), redb::Error> + Send>;
 /// A callback that receives the outcome of a write, on the thread that commits it.
 pub type Done = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
@@ -96,7 +96,7 @@ pub(super) struct Writer {
     pub waiting: Receiver<Write>,
     /// The database.
     pub db: Arc<Database>,
-    /// Called before each commit. Lets through the writes that [`Guarded`](super::guard::Guarded) holds back.
+    /// Called before each commit. Releases the writes that [`Guarded`](super::guard::Guarded) holds back.
     pub begin: Box<dyn Fn() -> io::Result<()> + Send>,
     /// The error of the commit that failed.
     pub failure: Arc<OnceLock<StoreError>>,

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use alloy_transport::{TransportErrorKind, TransportResult};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// The bytes that the answers of an upstream may have, all together, from when they are read until they are used. Compressed
-/// answers count as what they are decompressed to.
+/// The total bytes that the answers of an upstream may have, from when they are read until they are used. Compressed
+/// answers count with their decompressed size.
 #[derive(Clone, Debug)]
 pub(super) struct AnswerBudget {
     bytes: Arc<Semaphore>,

@@ -21,11 +21,11 @@ pub struct Ask<T> {
     pub(super) method: MethodName,
     params: Box<RawValue>,
     read: Box<Read<T>>,
-    /// Whether the answer is a client's, who gets each error as the node has put it.
+    /// Whether the answer is for a client, which gets each error as the node has returned it.
     is_forwarded: bool,
 }
 
-/// The name of a method, which a client chooses where its request is forwarded.
+/// The name of a method. If a request is forwarded, the client chooses it.
 pub type MethodName = Cow<'static, str>;
 
 type Read<T> = dyn Fn(&RawValue) -> Result<T, String> + Send + Sync;
@@ -47,7 +47,7 @@ impl<T> Ask<T> {
 }
 
 impl<T> Ask<T> {
-    /// Creates a call whose result is parsed, and then read by `read`.
+    /// Creates a call whose result is parsed, and then converted by `read`.
     pub fn parsed<P: DeserializeOwned>(
         method: impl Into<MethodName>,
         params: &impl serde::Serialize,
@@ -60,7 +60,8 @@ impl<T> Ask<T> {
 }
 
 impl<T: DeserializeOwned + 'static> Ask<T> {
-    /// Creates a call whose result is a `T`. A `null` is the answer of a node that is behind, unless `T` accepts it.
+    /// Creates a call whose result is a `T`. A `null` counts as the answer of a node that is behind, unless `T` accepts
+    /// it.
     pub fn typed(method: impl Into<MethodName>, params: &impl serde::Serialize) -> Self {
         Self::new(method, params, |result| {
             serde_json::from_str(result.get()).map_err(|error| format!("{error}: {}", cut(result.get(), MAX_SHOWN)))
@@ -69,7 +70,7 @@ impl<T: DeserializeOwned + 'static> Ask<T> {
 }
 
 impl Ask<Box<RawValue>> {
-    /// Creates a call that a client has made, whose answer the client gets as it is.
+    /// Creates a call on behalf of a client, which gets the answer unchanged.
     pub fn forwarded(method: impl Into<MethodName>, params: &impl serde::Serialize) -> Self {
         Self { is_forwarded: true, ..Self::new(method, params, |answer| Ok(answer.to_owned())) }
     }

@@ -25,7 +25,7 @@ use crate::chain::{
     block_instant, millis_part, receipts_root_and_bloom, transactions_root,
 };
 
-/// The transactions of a block that are read, or whose senders are recovered, at once: less than a millisecond's work.
+/// The number of transactions that are read, or whose senders are recovered, in one go: less than a millisecond's work.
 const SLICE: usize = 32;
 
 /// A block as an upstream returns it.
@@ -41,7 +41,7 @@ pub struct UpstreamBlock {
     pub has_ommers: bool,
     /// The root of the transactions.
     root: B256,
-    /// The transactions as the upstream names them, if one has a type, or a payload of it, that presim does not know. Then
+    /// The transactions as the upstream names them, if presim does not know the type or the payload of one. Then
     /// `transactions` is empty, and the block cannot be executed here.
     pub foreign: Option<ForeignTransactions>,
 }
@@ -94,7 +94,7 @@ impl UpstreamBlock {
         Ok(Self { header, transactions, withdrawals, has_ommers, root, foreign: None })
     }
 
-    /// Returns the block's time since 1970, with the milliseconds that some chains tell in a deposit.
+    /// Returns the block's time since 1970, with the milliseconds that some chains have in a deposit.
     fn time(&self) -> Duration {
         block_instant(self.header.timestamp, self.transactions.get(1).and_then(millis_part))
     }
@@ -155,7 +155,7 @@ impl UpstreamBlock {
         }
     }
 
-    /// Returns the receipts if they are the block's, as far as its header tells: gas, root and bloom.
+    /// Returns the receipts if they match the gas, the root and the bloom in the block's header.
     fn check_receipts(&self, receipts: Vec<ChainReceipt>) -> Result<Vec<ChainReceipt>, String> {
         let (root, bloom) = receipts_root_and_bloom(&receipts);
         let gas = receipts.last().map_or(0, TxReceipt::cumulative_gas_used);
@@ -173,8 +173,8 @@ impl UpstreamBlock {
         (is_own && has_bloom).then_some(logs).ok_or_else(|| "their logs do not have the bloom of the header".to_owned())
     }
 
-    /// Returns the logs of a list of all the block's logs by transaction, if they are complete, as far as their indices and the
-    /// bloom in the header tell.
+    /// Groups a list of the block's logs by transaction. Returns them if they are complete, as far as their indices and
+    /// the bloom in the header show.
     fn logs_by_transaction(&self, listed: Vec<Log>) -> Result<Vec<TransactionLogs>, String> {
         let empty = |hash| TransactionLogs { hash, logs: Vec::new() };
         let mut logs: Vec<_> = self.transaction_hashes().into_iter().map(empty).collect();
@@ -199,7 +199,7 @@ impl UpstreamBlock {
     pub fn into_sealed(self, receipts: AnnouncedReceipts) -> SealedBlock {
         let Self { header, transactions, withdrawals, foreign, .. } = self;
         match receipts {
-            // A block whose transactions are not all known has no body here.
+            // A block has no body here unless all its transactions are known.
             AnnouncedReceipts::Whole(receipts) if foreign.is_none() => {
                 SealedBlock::named(header, BlockBody { transactions, receipts, withdrawals, ..BlockBody::default() })
             }
@@ -214,7 +214,7 @@ impl UpstreamBlock {
     }
 }
 
-/// A block without its header, whose fields are read by themselves.
+/// The fields of a block, without the header's, which are read separately.
 #[derive(Deserialize)]
 struct WireBlock<'a> {
     hash: B256,
@@ -283,9 +283,9 @@ impl TryFrom<WireReceipt> for ChainReceipt {
 /// The upstream's word about the transactions of a block that is not executed here.
 #[derive(Clone, Debug)]
 pub enum AnnouncedReceipts {
-    /// The receipts, which the block's header covers.
+    /// The receipts. The block's header commits to them.
     Whole(Vec<ChainReceipt>),
-    /// The logs, which the bloom in the block's header covers. Nothing else of the transactions is known here.
+    /// The logs. The bloom in the block's header covers them. Nothing else is known of the transactions here.
     Logs(Vec<TransactionLogs>),
     /// The upstream does not have them yet, or did not answer in time.
     NotYet,
@@ -293,7 +293,7 @@ pub enum AnnouncedReceipts {
     Never,
 }
 
-/// The logs of a receipt, whatever else it has.
+/// The logs of a receipt. Its other fields are ignored.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct WireLogs {
@@ -302,7 +302,7 @@ struct WireLogs {
 }
 
 impl AnnouncedReceipts {
-    /// The most transactions of a block whose receipts are asked for one by one.
+    /// Maximum transactions of a block whose receipts are requested individually.
     const MAX_SINGLE: usize = 2_000;
 
     /// Returns whether the upstream did not give them for another reason than that it does not have them yet.
@@ -375,7 +375,7 @@ impl AnnouncedReceipts {
         }
     }
 
-    /// Returns the meaning of an error of the upstream in the place of what was asked of the block.
+    /// Interprets an error of the upstream that was returned instead of the block's receipts or logs.
     fn without(block: &UpstreamBlock, error: &UpstreamError) -> Self {
         tracing::debug!(number = block.number(), %error, "the receipts of a block are not there yet");
         if matches!(error, UpstreamError::Refused { .. }) { Self::Never } else { Self::NotYet }

@@ -55,16 +55,16 @@ pub struct UpstreamConfig {
     pub batch: usize,
     /// The most bytes of answers that are being read, or were read and are not used yet, all together.
     pub max_response: usize,
-    /// The seed of the jitter of pauses. `None` lets chance decide.
+    /// The seed of the jitter of pauses. `None` for a random one.
     pub jitter_seed: Option<u64>,
 }
 
 tokio::task_local! {
-    /// Set in tasks whose calls leave permits to others.
+    /// Set in tasks whose calls leave some permits to other tasks.
     static PATIENT: ();
 }
 
-/// Runs `work`, whose calls leave some of the permits to the calls of others.
+/// Runs `work`. Its calls leave some of the permits to other calls.
 pub(super) async fn patiently<T>(work: impl Future<Output = T>) -> T {
     PATIENT.scope((), work).await
 }
@@ -77,9 +77,9 @@ pub(super) fn is_patient() -> bool {
 /// A client of a node's JSON-RPC.
 ///
 /// A call that fails because the node is busy (429, -32005), unreachable or slow is sent again after a pause that
-/// doubles, with jitter, until the caller's deadline. Where the node wants to receive fewer requests, the pause is one of all
-/// callers. A call whose node is behind is sent again for a short time, because another node may answer it. A call with a
-/// malformed answer is sent again a few times only.
+/// doubles, with jitter, until the caller's deadline. If the node asks for fewer requests, all callers share the pause.
+/// A call to a node that is behind is repeated for a short time, because another node may answer it. A call with a
+/// malformed answer is repeated a few times only.
 pub struct Upstream {
     transport: Transport,
     /// The id of the next request.
@@ -230,7 +230,7 @@ impl Upstream {
         self.round_trip.store(next, Relaxed);
     }
 
-    /// Returns the URL without what may be secret.
+    /// Returns the URL without the parts that may be secret.
     pub fn shown_url(&self) -> String {
         shown_url(&self.config.url)
     }
@@ -313,7 +313,7 @@ impl Upstream {
         }
     }
 
-    /// Notes that the node has a fork, at this time, that presim does not know.
+    /// Records that the node has a fork, at this time, that presim does not know.
     pub fn note_newer_fork(&self, time: u64) {
         let _first = self.newer_fork.set(time);
     }
@@ -368,7 +368,7 @@ impl Upstream {
         answers.into_iter().filter_map(|answer| answer.ok().flatten()).collect()
     }
 
-    /// Returns the headers of the blocks with these numbers and their hashes, as the upstream tells them, as far as it has them.
+    /// Returns the available headers of the blocks with these numbers, with their hashes as the upstream reports them.
     pub async fn headers(&self, numbers: Range<u64>, deadline: Instant) -> Vec<Sealed<Header>> {
         let read = |answer: &RawValue| named_header(answer).map_err(|error| error.to_string());
         let ask = |number: u64| Ask::new("eth_getBlockByNumber", &(BlockNumberOrTag::Number(number), false), read);
@@ -447,7 +447,7 @@ impl Upstream {
         self.meters.state.set(if problem.is_some() { 0.0 } else { 1.0 });
     }
 
-    /// Sends calls together, and sends those that failed again.
+    /// Sends calls together, and repeats those that failed.
     async fn chunk<T: Send>(&self, asks: &[Ask<T>], deadline: Instant) -> Vec<Result<T, UpstreamError>> {
         let mut results: Vec<Option<Result<T, UpstreamError>>> = asks.iter().map(|_| None).collect();
         let mut pauses = ExponentialBuilder::default()
@@ -539,7 +539,8 @@ impl Upstream {
                 match answered {
                     Some(answers) => {
                         for (at, answer) in indices.iter().zip(answers) {
-                            // Beside the others the answer was too large. It is asked for again without those that were not.
+                            // Together with the others, the answer was too large. It is requested again without those
+                            // that fit.
                             match is_too_large(&answer) && indices.len() > 1 {
                                 true => rejected.push(*at),
                                 false => results[*at] = Some(answer),
@@ -574,7 +575,7 @@ impl Upstream {
         }
         let until = deadline.min(Instant::now() + self.config.timeout);
         let began = Instant::now();
-        // Ids are unique, because nothing else tells the answers on a shared connection apart.
+        // Ids are unique, because only they distinguish the answers on a shared connection.
         let ids: Vec<Id> = asks.iter().map(|_| Id::Number(self.ids.fetch_add(1, Relaxed))).collect();
         let answered = timeout_at(until, async {
             // The semaphores are never closed.

@@ -34,7 +34,7 @@ use crate::{
 /// The settings of a [`Fetcher`].
 #[derive(Clone, Copy, Debug)]
 pub struct FetcherConfig {
-    /// The time for which a wave is tried, whatever the deadline of its first request: others may wait longer.
+    /// The time for which a wave is retried, regardless of its first request's deadline: others may wait longer.
     pub wave_timeout: Duration,
     /// Whether to fetch proofs, and to check values by them against the block's header.
     pub verify_proofs: bool,
@@ -50,7 +50,7 @@ pub struct FetcherConfig {
 pub struct Fetcher {
     /// The upstream; `None` on a node that has state from its fleet alone.
     upstream: ArcSwapOption<Upstream>,
-    /// The fleet's source, which is asked first for the state of the blocks that the fleet publishes.
+    /// The fleet's source. It is asked first for the state of blocks that the fleet publishes.
     fleet: OnceLock<Arc<dyn StateSource>>,
     pub(super) codes: Arc<CodeCache>,
     pub(super) config: FetcherConfig,
@@ -77,14 +77,14 @@ impl Fetcher {
     /// The slots from 0 on, fetched with an account if there are no access lists: most contracts keep values there. They save a swap
     /// two of its seven or eight waves.
     const FIRST_SLOTS: u64 = 16;
-    /// The most accounts of a wave whose first slots are fetched.
+    /// The maximum number of accounts of a wave whose first slots are fetched.
     const MAX_ACCOUNTS_WITH_SLOTS: usize = 8;
     /// The most checked headers that are retained.
     const MAX_HEADERS: usize = 1024;
     /// The time that `eth_createAccessList` has to answer.
     const LISTS_TIMEOUT: Duration = Duration::from_millis(500);
-    /// Creates a fetcher, which has an upstream unless its node has state from its fleet alone. Must be called on a tokio runtime,
-    /// which then runs the waves.
+    /// Creates a fetcher. It has an upstream unless its node has state only from its fleet. Must be called on a tokio
+    /// runtime, which then runs the waves.
     pub fn new(
         upstream: impl Into<Option<Arc<Upstream>>>,
         codes: Arc<CodeCache>,
@@ -130,15 +130,15 @@ impl Fetcher {
         &self.runtime
     }
 
-    /// Fetches the state that runs have missed and that `hints` predict, and holds what the runs have missed. Only the first round of
-    /// a request has hints.
+    /// Fetches the state that runs have missed and that `hints` predict, and holds the values that the runs have
+    /// missed. Only the first round of a request has hints.
     ///
     /// # Errors
     ///
     /// Returns [`FetchError::Busy`] if too many values are in flight. Returns [`FetchError::Unavailable`] or
-    /// [`FetchError::Deadline`] if a missed value is still unknown, and [`FetchError::Abandoned`] if it is one of a block that is no
-    /// longer part of the chain. Returns [`FetchError::Missing`] if none of a block's missed values is known, and nobody gives a
-    /// reason.
+    /// [`FetchError::Deadline`] if a missed value is still unknown, and [`FetchError::Abandoned`] if its block is no
+    /// longer part of the chain. Returns [`FetchError::Missing`] if none of a block's missed values is known, and no
+    /// source gives a reason.
     pub async fn fetch(
         self: &Arc<Self>,
         missed: &Missed,
@@ -152,8 +152,8 @@ impl Fetcher {
         Ok(held)
     }
 
-    /// Fetches for a client, as [`fetch`](Self::fetch) does, but leaves some of the upstream's permits to blocks, which no client
-    /// may delay.
+    /// Fetches for a client, as [`fetch`](Self::fetch) does, but leaves some of the upstream's permits to blocks, so
+    /// that clients do not delay them.
     ///
     /// # Errors
     ///
@@ -233,7 +233,8 @@ impl Fetcher {
         }
     }
 
-    /// Begins a wave for the values that no wave fetches yet. Returns the outcomes to wait for, and holds what is known.
+    /// Starts a wave for the values that no wave fetches yet. Returns the outcomes to wait for, and holds the known
+    /// values.
     fn launch(
         self: &Arc<Self>,
         view: &RemoteView,
@@ -351,7 +352,7 @@ impl Fetcher {
         Ok(named.hash == view.hash())
     }
 
-    /// Returns the header of the view's block, which has the block's hash.
+    /// Returns the header of the view's block. Its hash is checked.
     async fn header(&self, upstream: &Upstream, view: &RemoteView, deadline: Instant) -> Result<Header, FetchError> {
         if let Some(header) = self.headers.get(&view.hash()) {
             return Ok(header.clone());

@@ -35,17 +35,17 @@ pub struct Heads {
     task: JoinSet<()>,
 }
 
-/// The task that follows an upstream's newest block has ended, which only a fault in it can cause.
+/// The task that follows an upstream's newest block has ended, which is a bug in presim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the task that follows the upstream's newest block has ended")]
 pub struct HeadsEnded;
 
 impl Heads {
-    /// The pause before a block that could not be followed is looked at again.
+    /// The pause before a block that could not be followed is retried.
     const RETRY_PAUSE: Duration = Duration::from_millis(250);
 
-    /// Follows `upstream`, whose newest block is `newest`. Without a subscription, polls at the interval `every`.
-    /// Must be called on a tokio runtime, on whose threads it goes on.
+    /// Follows `upstream`, whose newest block is `newest`. Without a subscription, polls at the interval `every`. Must
+    /// be called on a tokio runtime, which runs the task.
     pub fn follow(upstream: Arc<Upstream>, newest: B256, every: Duration) -> Self {
         Self::follow_on(Handle::current(), upstream, newest, every)
     }
@@ -101,7 +101,7 @@ impl Heads {
         self.retry_at = Some(Instant::now() + Self::RETRY_PAUSE);
     }
 
-    /// Schedules another look at an announced block that the upstream does not have yet, unless that has lasted for `late`:
+    /// Schedules a retry for an announced block that the upstream does not have yet, unless that has lasted for `late`:
     /// some endpoints announce blocks that are only pre-confirmed, whose hashes no block ever has.
     pub fn retry_for(&mut self, hash: B256, late: Duration) {
         let since = match self.unknown {
@@ -134,7 +134,8 @@ async fn follow(upstream: Arc<Upstream>, every: Duration, sender: watch::Sender<
         if heads.is_none() {
             heads = upstream.subscribe_heads(Instant::now() + every.max(Duration::from_secs(1))).await;
         }
-        // The upstream is polled beside a subscription, which may be silent, or announce what never becomes a block.
+        // The upstream is also polled during a subscription, which may be silent, or announce hashes that never become
+        // blocks.
         let pause = if heads.is_some() { every * POLL_BACKOFF } else { every };
         let received = match &mut heads {
             Some(heads) => timeout_at(polled + pause, heads.recv()).await.ok(),
@@ -154,12 +155,12 @@ async fn follow(upstream: Arc<Upstream>, every: Duration, sender: watch::Sender<
                 continue;
             }
             None => {
-                // At least a second, however short the pause is, because a slow answer is an answer too.
+                // At least a second, even if the pause is shorter, so that slow answers count too.
                 let deadline = Instant::now() + pause.max(Duration::from_secs(1));
                 let ask = Ask::<BlockName>::typed("eth_getBlockByNumber", &("latest", false));
                 let answer = upstream.one(ask, deadline).await;
                 polled = Instant::now();
-                // While the subscription is alive, an older answer comes from a node that is behind.
+                // While the subscription is alive, an older answer is from a node that is behind.
                 announced = announced.filter(|(_, at)| at.elapsed() < pause * MAX_SILENT_POLLS);
                 if let (Ok(head), Some((number, _))) = (&answer, announced)
                     && head.number <= number
@@ -186,7 +187,7 @@ async fn follow(upstream: Arc<Upstream>, every: Duration, sender: watch::Sender<
     }
 }
 
-/// Polls the safe and finalized blocks, which have no subscription and change seldom.
+/// Polls the safe and finalized blocks. They have no subscription and change seldom.
 async fn follow_tags(upstream: Arc<Upstream>, every: Duration, sender: watch::Sender<Tags>) {
     let every = (every * POLL_BACKOFF).min(TAGS_INTERVAL);
     loop {

@@ -52,7 +52,7 @@ impl Http {
     /// Characters of an answer that an error shows.
     const MAX_SHOWN: usize = 200;
 
-    /// Creates a transport to `url`, whose answers have at most `most` bytes together.
+    /// Creates a transport to `url`. All answers together have at most `most` bytes.
     pub fn new(url: Url, most: usize) -> Result<Self, TransportError> {
         let client = http_client(HeaderMap::new()).map_err(TransportErrorKind::custom)?;
         Ok(Self { client, url, budget: AnswerBudget::new(most) })
@@ -62,7 +62,7 @@ impl Http {
     ///
     /// # Errors
     ///
-    /// Returns an error if no answer comes, if it is no JSON-RPC response, or if there is no memory for its bytes.
+    /// Returns an error if no answer arrives, if it is not a JSON-RPC response, or if there is no memory for its bytes.
     pub async fn send(&self, request: &RequestPacket) -> Result<(ResponsePacket, AnswerPermit), TransportError> {
         // Errors do not show the URL, because it may hold a key.
         let hide = |error: reqwest::Error| TransportErrorKind::custom(error.without_url());

@@ -7,12 +7,12 @@ use tokio_tungstenite::tungstenite::{
 };
 use tokio_util::codec::{Decoder, Encoder};
 
-/// Cuts what comes over an IPC socket into JSON objects and lists. Nodes do not agree on what is between them.
+/// Splits the bytes from an IPC socket into JSON objects and lists. Nodes differ in how they separate messages.
 #[derive(Debug, Default)]
 pub(super) struct JsonFrames {
     /// The most bytes of a message.
     most: usize,
-    /// The bytes of the buffer that were looked at.
+    /// The bytes of the buffer that were scanned.
     seen: usize,
     depth: usize,
     is_in_string: bool,

@@ -47,7 +47,7 @@ pub struct LinkSettings {
     pub max_message: usize,
 }
 
-/// The longest pause after a try that has not reached the peer, which costs it little.
+/// Maximum pause after an attempt that has not reached the peer, and so costs it little.
 const MAX_PAUSE_UNREACHED: Duration = Duration::from_secs(1);
 /// The longest pause after a connection that has brought nothing usable, or that the peer has refused.
 const MAX_PAUSE_USELESS: Duration = Duration::from_secs(30);
@@ -56,7 +56,7 @@ const PAUSE_PART: u32 = 8;
 /// The most bytes that wait for the peer to read them. It can make this end owe it pongs.
 const MAX_UNSENT: usize = 64 << 20;
 
-/// The reason why a connection was lost or could not be opened. No text contains the URL, which may hold a key.
+/// The reason why a connection was lost or could not be opened. No text contains the URL, because it may contain a key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LinkError {
     /// The connection was not open in time.
@@ -89,7 +89,7 @@ impl From<tungstenite::Error> for LinkError {
             Error::ConnectionClosed | Error::AlreadyClosed => closed(None),
             Error::Http(response) => Self::Status(response.status().as_u16()),
             Error::Capacity(CapacityError::MessageTooLong { max_size, .. }) => Self::MessageTooLong { limit: max_size },
-            // The library's error names the address, which is hidden here.
+            // The library's error contains the address, so its text is replaced.
             Error::Url(UrlError::UnableToConnect(_)) => Self::Other("cannot connect".to_owned()),
             error => Self::Other(error.to_string()),
         }
@@ -233,9 +233,9 @@ impl Link {
     }
 }
 
-/// Makes the kernel acknowledge what arrives at once, which it no longer does after a ping: then it takes the connection
-/// for a dialogue, and waits up to 40 ms for more to send (tcp(7), `TCP_QUICKACK`). A server with Nagle's algorithm sends
-/// the end of a message only after the acknowledgement of its beginning.
+/// Makes the kernel acknowledge arriving data at once, which it stops doing after a ping: then it considers the
+/// connection interactive, and waits up to 40 ms for more data to send (tcp(7), `TCP_QUICKACK`). A server with Nagle's
+/// algorithm sends the end of a message only after the acknowledgement of its beginning.
 #[cfg(target_os = "linux")]
 fn acknowledge_at_once(stream: &MaybeTlsStream<TcpStream>) {
     let socket = match stream {

@@ -4,7 +4,7 @@ use alloy_json_rpc::{ErrorPayload, EthNotification, Id, Response, ResponsePacket
 use serde::{Deserialize, Deserializer, de::Error};
 use serde_json::value::RawValue;
 
-/// A response or a notification. An `error` that is `null` beside a `result` is none, as JSON-RPC 1.0 has it.
+/// A response or a notification. A `null` `error` next to a `result` counts as no error, as in JSON-RPC 1.0.
 #[derive(Debug, Deserialize)]
 struct WireMessage {
     id: Option<Id>,
@@ -17,13 +17,13 @@ struct WireMessage {
 
 /// A message of a connection with subscriptions.
 pub(super) enum SocketMessage {
-    /// The response to a request, or those to a batch.
+    /// The response to a request, or the responses to a batch.
     Responses(Vec<Response>),
     Notification {
         subscription: SubId,
         result: Box<RawValue>,
     },
-    /// A message that is neither, which nobody waits for.
+    /// Any other message. It is ignored.
     Other,
 }
 
@@ -46,7 +46,7 @@ impl SocketMessage {
     }
 }
 
-/// Reads a value that is there, which may be `null`.
+/// Reads a value that is present, but may be `null`.
 fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Box<RawValue>>, D::Error> {
     Box::<RawValue>::deserialize(deserializer).map(Some)
 }
@@ -64,11 +64,11 @@ impl TryFrom<WireMessage> for Response {
     }
 }
 
-/// Reads the response to a request, or those to a batch.
+/// Reads the response to a request, or the responses to a batch.
 ///
 /// # Errors
 ///
-/// Returns an error if `body` is no JSON-RPC response and no list of them.
+/// Returns an error if `body` is neither a JSON-RPC response nor a list of responses.
 pub(super) fn read_packet(body: &[u8]) -> Result<ResponsePacket, serde_json::Error> {
     if body.trim_ascii_start().starts_with(b"[") {
         return Ok(ResponsePacket::Batch(read_batch(body)?));

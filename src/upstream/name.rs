@@ -1,4 +1,4 @@
-//! The names of blocks: their numbers and hashes, as an upstream tells them.
+//! The names of blocks: their numbers and hashes, as an upstream reports them.
 
 use alloy_consensus::Header;
 use alloy_primitives::{B256, Sealed, U64};
@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 
 use crate::objects;
 
-/// The needed fields of a header. The others come with the block.
+/// The needed fields of a header. The others are in the full block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub struct BlockName {
     /// The block's hash.

@@ -15,12 +15,14 @@ struct PaceState {
     until: Option<Instant>,
     /// The answer of the upstream that began the newest pause.
     problem: String,
-    /// The length of the newest pause whose length the upstream did not name. Zero once a request was answered after it.
+    /// The length of the newest pause for which the upstream named no length. Zero once a request was answered after
+    /// it.
     pause: Duration,
 }
 
 impl RequestPace {
-    /// The first and the longest pause whose length the upstream does not name. Each is twice as long as the one before.
+    /// The first and the longest pause if the upstream names no length. Each pause is twice as long as the previous
+    /// one.
     const FIRST_PAUSE: Duration = Duration::from_millis(20);
     const MAX_PAUSE: Duration = Duration::from_secs(5);
 
@@ -49,11 +51,11 @@ impl RequestPace {
         }
     }
 
-    /// Waits until no pause is left.
+    /// Waits until the pause is over.
     ///
     /// # Errors
     ///
-    /// Returns what is left of the pause, and its reason, at once if it does not end before `deadline`.
+    /// Returns the rest of the pause, and its reason, at once if the pause does not end before `deadline`.
     pub async fn wait(&self, deadline: Instant) -> Result<(), (Duration, String)> {
         loop {
             let now = Instant::now();

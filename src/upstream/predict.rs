@@ -21,7 +21,7 @@ use crate::state::{AccountChange, CodeCache, Miss, RemoteView};
 const MAX_LISTED: usize = 4096;
 /// The time that an upstream has to trace a block. A trace that takes longer saves nothing.
 const TRACE_TIMEOUT: Duration = Duration::from_millis(500);
-/// The answer to `eth_createAccessList`, which a call that reverts has too.
+/// The answer to `eth_createAccessList`. Calls that revert have one too.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct AccessListAnswer {
@@ -76,7 +76,8 @@ impl Fetcher {
         self.refused_traces.lists.store(true, Relaxed);
     }
 
-    /// Returns the access list of a block, which has the hash that its header announces. Returns `None` if the upstream does not have it.
+    /// Returns the access list of a block. Its hash matches the one that the header announces. Returns `None` if the
+    /// upstream does not have it.
     pub async fn block_list(&self, block: B256, announced: B256, deadline: Instant) -> Option<BlockAccessList> {
         let upstream = self.upstream().filter(|_| self.has_lists())?;
         let ask = Ask::<Option<BlockAccessList>>::typed("eth_getBlockAccessList", &(block,));

@@ -53,7 +53,7 @@ impl RefusedTraces {
         *self.blocks.lock() = Some(Instant::now());
     }
 
-    /// Returns whether it has refused to trace a block a short time ago.
+    /// Returns whether the upstream has refused to trace a block a short time ago.
     pub fn has_blocks(&self) -> bool {
         self.blocks.lock().is_some_and(|since| since.elapsed() < TRACES_PAUSE)
     }
@@ -116,7 +116,7 @@ struct TracedAccount {
     storage: std::collections::HashMap<B256, U256>,
 }
 
-/// Reads a number, which geth writes as one, and others as a quantity.
+/// Reads a number, which geth writes as a number, and other nodes as a quantity.
 fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
@@ -133,7 +133,7 @@ fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
 impl Prestate {
     /// Returns the call for the prestate of the block with this hash.
     pub(super) fn ask(hash: B256, codes: &Arc<CodeCache>) -> Ask<Self> {
-        // Nodes that leave out empty accounts otherwise tell what was created in the block only by this.
+        // Nodes that otherwise leave out empty accounts report the accounts created in the block only with this option.
         let params = (hash, json!({ "tracer": "prestateTracer", "tracerConfig": { "includeEmpty": true } }));
         let codes = codes.clone();
         Ask::parsed("debug_traceBlockByHash", &params, move |traces: Vec<Traced>| Ok(Self::of(traces, &codes)))

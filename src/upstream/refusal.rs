@@ -1,7 +1,7 @@
-//! The meanings of the errors with which nodes refuse calls.
+//! The meanings of the errors that nodes return for calls.
 //!
-//! Nodes and providers use the same codes for different things, and tell many things in the text only. This is the one
-//! table of them.
+//! Nodes and providers use the same codes for different errors, and state many reasons only in the text. This is the
+//! only table of them.
 
 /// The meaning of an error that a node answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,13 +36,13 @@ enum Calls {
 enum Pattern {
     /// Errors with one of these codes.
     Codes(&'static [i64]),
-    /// Errors whose message has one of these parts, in lower case.
+    /// Errors whose message contains one of these texts, in lower case.
     Texts(&'static [&'static str]),
 }
 
 use Pattern::{Codes, Texts};
 
-/// The meanings of codes and texts. The first row that matches counts.
+/// The meanings of codes and texts. The first matching row applies.
 ///
 /// The texts are those of geth, reth, Erigon, Nethermind, Besu and anvil, and of the providers that run them.
 const TABLE: [(Calls, Pattern, Refusal); 14] = [

@@ -1,4 +1,4 @@
-//! A connection to an upstream over WebSocket or IPC, which is opened again when it is lost.
+//! A connection to an upstream over WebSocket or IPC. It is reopened if it is lost.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -74,9 +74,9 @@ impl Socket {
     /// The most notifications of a subscription that wait to be received. Beyond them, notifications are dropped.
     const MAX_UNREAD_NOTIFICATIONS: usize = 16;
 
-    /// Opens a connection, and opens it again whenever it is lost. `timeout` is the time in which a connection has to be opened, and
-    /// in which an answer usually comes. The message that is being read and the answers that are not used yet have at most
-    /// `max_bytes` together.
+    /// Opens a connection, and reopens it whenever it is lost. `timeout` is the time limit for opening a connection,
+    /// and the time in which an answer usually arrives. The message that is being read and the unused answers have at
+    /// most `max_bytes` together.
     ///
     /// # Errors
     ///
@@ -109,7 +109,7 @@ impl Socket {
     ///
     /// # Errors
     ///
-    /// Returns the cause if there is no connection, or if it is lost before the answers have come.
+    /// Returns the cause if there is no connection, or if it is lost before the answers have arrived.
     pub async fn send(&self, packet: RequestPacket) -> TransportResult<(ResponsePacket, AnswerPermit)> {
         let requests = match packet {
             RequestPacket::Single(request) => {
@@ -220,7 +220,7 @@ impl SocketLink {
                         [text] => (*text).to_owned(),
                         texts => format!("[{}]", texts.join(",")),
                     };
-                    // Requests whose callers have stopped waiting may never be answered.
+                    // Requests whose callers no longer wait may never be answered.
                     if waiting.len() + requests.len() > waiting.capacity() {
                         waiting.retain(|_, other| !other.answer.is_closed());
                     }

@@ -17,7 +17,7 @@ use serde_json::value::RawValue;
 use super::block_error::BlockError;
 use crate::chain::{ChainTx, Family};
 
-/// The transactions of a block of which one has a type, or a payload of it, that presim does not know.
+/// The transactions of a block, if presim does not know the type or the payload of one.
 #[derive(Clone, Debug)]
 pub struct ForeignTransactions {
     /// The hashes of all transactions, in order.
@@ -59,7 +59,7 @@ pub fn read(json: &RawValue, index: usize, family: Family) -> Result<ChainTx, Bl
     }
 }
 
-/// Reads a post-execution transaction, whose input is its payload.
+/// Reads a post-execution transaction. Its input is its payload.
 fn post_exec(text: &str, at: &str) -> Result<TxPostExec, BlockError> {
     let WireInput { input } = parse(text, at)?;
     let field = || format!("{at}input");
@@ -67,7 +67,7 @@ fn post_exec(text: &str, at: &str) -> Result<TxPostExec, BlockError> {
     payload.map(TxPostExec::new).map_err(|error| BlockError::Field { field: field(), problem: error.to_string() })
 }
 
-/// Reads the hashes of transactions of which one has a type, or a payload of it, that presim does not know. `None` if all are
+/// Reads the hashes of a block's transactions if presim does not know the type or the payload of one. `None` if all are
 /// known, so that the transactions have another problem.
 pub fn foreign(transactions: &[&RawValue], family: Family) -> Option<ForeignTransactions> {
     let named: Vec<WireName> =
@@ -87,7 +87,7 @@ pub fn foreign(transactions: &[&RawValue], family: Family) -> Option<ForeignTran
 ///
 /// # Errors
 ///
-/// Returns [`BlockError::Field`] with the path of the malformed field, which is `at` and its path in the object.
+/// Returns [`BlockError::Field`] with the path of the malformed field: `at`, followed by its path in the object.
 pub fn parse<'a, T: Deserialize<'a>>(text: &'a str, at: &str) -> Result<T, BlockError> {
     let mut json = serde_json::Deserializer::from_str(text);
     serde_path_to_error::deserialize(&mut json).map_err(|error| {
@@ -99,8 +99,8 @@ pub fn parse<'a, T: Deserialize<'a>>(text: &'a str, at: &str) -> Result<T, Block
     })
 }
 
-/// Parses a signed transaction. Its type reads the fields through a buffer that forgets where they came from, so after a
-/// failure each is read once more by itself.
+/// Parses a signed transaction. Its type reads the fields through a buffer that loses their positions, so after a
+/// failure each field is read once more individually.
 fn signed<T: DeserializeOwned>(text: &str, at: &str) -> Result<T, BlockError> {
     parse(text, at).map_err(|error| parse::<WireFields>(text, at).err().unwrap_or(error))
 }

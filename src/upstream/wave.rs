@@ -39,10 +39,10 @@ pub(super) struct WaveResult {
     pub problem: Option<UpstreamError>,
 }
 
-/// The name by which calls give the block whose state they read.
+/// The way in which calls name the block whose state they read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BlockParam {
-    /// By hash (EIP-1898), which names the same block even after a reorg.
+    /// By hash (EIP-1898). It names the same block even after a reorg.
     Hash,
     /// By number, for an upstream that does not accept hashes.
     Number,
@@ -108,7 +108,7 @@ impl<'a> Wave<'a> {
         self.asks.push(Ask::parsed(method, &(address, self.at()), read));
     }
 
-    /// Adds calls for the hash of ancestor `number`, and for the view's own block, which must still be canonical.
+    /// Adds calls for the hash of ancestor `number`, and for the view's own block, to check that it is still canonical.
     fn block_hash(&mut self, number: u64) {
         for of in [number, self.view.number()] {
             let params = (BlockNumberOrTag::Number(of), false);

@@ -157,8 +157,8 @@ pub(super) const SONEIUM_MINATO: Network = Network {
     ..USUAL_TEST
 };
 
-/// X Layer (<https://github.com/okx/xlayer-reth>), from the block on with which it became a chain of the OP stack,
-/// 42,810,021. Its currency is OKB.
+/// X Layer (<https://github.com/okx/xlayer-reth>), since block 42,810,021, when it became a chain of the OP stack. Its
+/// currency is OKB.
 pub(super) const X_LAYER: Network = Network {
     id: 196,
     block_ms: 1000,

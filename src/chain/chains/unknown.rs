@@ -1,5 +1,5 @@
-//! Chains of Ethereum's family that presim does not know by their id: their forks are those that a node announces
-//! (EIP-7910), or those that the user gives.
+//! Chains of Ethereum's family whose ids presim does not know. A node announces their forks (EIP-7910), or the user
+//! configures them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,7 +23,7 @@ use crate::chain::{
     ForkTime, set_forks, set_newest_fork,
 };
 
-/// The forks that `eth_config` covers and presim executes, oldest first, without those that change blob parameters alone.
+/// The forks that `eth_config` covers and presim executes, oldest first, except forks that change only blob parameters.
 const COVERED: [(ForkName, SpecId); 4] =
     [(Cancun, SpecId::CANCUN), (Prague, SpecId::PRAGUE), (Osaka, SpecId::OSAKA), (Amsterdam, SpecId::AMSTERDAM)];
 
@@ -38,7 +38,7 @@ pub struct AnnouncedForks {
     last: Option<AnnouncedFork>,
 }
 
-/// A fork, which has no name in `eth_config`.
+/// A fork as `eth_config` announces it, without a name.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct AnnouncedFork {
@@ -71,7 +71,7 @@ impl AnnouncedForks {
     fn write(&self, config: &mut ChainConfig) -> Option<()> {
         let mut rules = self.current.rules()?;
         config.deposit_contract_address = self.current.contract(&SystemContract::DepositContract);
-        // Blob parameters that are not Osaka's own came with a fork that changed nothing else.
+        // Blob parameters other than Osaka's were set by a fork that changed nothing else.
         let changes_blobs = rules == 2 && self.current.activation_time > 0 && !self.current.has_blobs_of_osaka();
         let name = if changes_blobs { Bpo1 } else { COVERED[rules].0 };
         self.current.write(name, 0, config);

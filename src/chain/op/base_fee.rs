@@ -120,7 +120,8 @@ impl OpStackParams {
         } else {
             encode_holocene_extra_data(params, default)
         };
-        // Encoding fails only for constants of more than 32 bits, which no chain has. The parent's bytes serve then.
+        // Encoding fails only for constants of more than 32 bits, which no chain has. If it fails, the parent's bytes
+        // are used.
         encoded.unwrap_or_else(|_| parent.extra_data.clone())
     }
 
@@ -129,8 +130,9 @@ impl OpStackParams {
         if self.forks.is_active(ForkName::Canyon, timestamp) { self.base_fee_canyon } else { self.base_fee }
     }
 
-    /// Returns the parameters in `header`, or `None` before Holocene or if they are malformed. Their version tells their form, because the
-    /// block may have been made under another fork than these rules have at its time.
+    /// Returns the parameters in `header`, or `None` before Holocene or if they are malformed. The version field
+    /// determines the format, because the block may have been built under another fork than these rules have at its
+    /// time.
     fn header_params(&self, header: &Header) -> Option<HeaderParams> {
         let version = header.extra_data.first();
         if version == Some(&JOVIAN_VERSION) && self.forks.is_active(ForkName::Holocene, header.timestamp) {

@@ -1,4 +1,4 @@
-//! The milliseconds of a block's time, which Base has from [Denim](https://docs.base.org/upgrades/denim/200ms-blocks) on.
+//! The milliseconds of a block's time. Base has them since [Denim](https://docs.base.org/upgrades/denim/200ms-blocks).
 
 use std::time::Duration;
 
@@ -10,15 +10,15 @@ use crate::chain::ChainTx;
 
 /// The predeploy that keeps the milliseconds.
 pub const BASE_TIME: Address = address!("4200000000000000000000000000000000000030");
-/// The slot of the predeploy that keeps them.
+/// The slot of the predeploy that holds the milliseconds.
 pub const BASE_TIME_SLOT: U256 = U256::ZERO;
 /// The sender of the deposits that the protocol makes.
 const DEPOSITOR: Address = address!("DeaDDEaDDeAdDeAdDEAdDEaddeAddEAdDEAd0001");
 /// The selector of `setTimestampMillisPart(uint16)`.
 const SET_MILLIS_PART: [u8; 4] = hex!("86bdf394");
 
-/// Returns the milliseconds that the second transaction of a block adds to its timestamp, or `None` if `second` is not the
-/// deposit that tells them.
+/// Returns the milliseconds that the second transaction of a block adds to its timestamp, or `None` if `second` is not
+/// the deposit that contains them.
 pub fn millis_part(second: &Recovered<ChainTx>) -> Option<u64> {
     let is_deposit = second.ty() == DEPOSIT_TX_TYPE_ID && second.signer() == DEPOSITOR;
     let is_base_time_deposit = is_deposit && second.kind() == TxKind::Call(BASE_TIME);

@@ -24,9 +24,9 @@ pub(super) fn estimated_size(encoded: &[u8]) -> u64 {
     fitted.max(LEAST_SIZE)
 }
 
-/// Returns the length of `data` compressed by `FastLZ` at level 1. The compressor at
-/// <https://github.com/ariya/FastLZ/blob/344eb4025f9ae866ebf7a2ec48850f7113a97a42/fastlz.c> decides which matches are
-/// found; only the length of what it would write is counted.
+/// Returns the length of `data` after `FastLZ` compression at level 1. Finds the same matches as the compressor at
+/// <https://github.com/ariya/FastLZ/blob/344eb4025f9ae866ebf7a2ec48850f7113a97a42/fastlz.c>, but counts only the length
+/// of the output.
 fn compressed_len(data: &[u8]) -> usize {
     // The newest position of each sequence of three bytes, by a hash of the sequence.
     let mut newest = [0u32; ENTRIES];
@@ -59,7 +59,7 @@ const fn literals(count: usize) -> usize {
     count + count.div_ceil(MAX_RUN)
 }
 
-/// Returns the length of the instructions for a match whose third byte is followed by `more` equal bytes.
+/// Returns the length of the instructions for a match in which `more` equal bytes follow the third byte.
 const fn a_match(more: usize) -> usize {
     let last = if more % MAX_MATCH >= 6 { 3 } else { 2 };
     3 * (more / MAX_MATCH) + last

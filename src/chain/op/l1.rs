@@ -35,7 +35,7 @@ const ECOTONE: [u8; 4] = hex!("440a5e20");
 const ISTHMUS: [u8; 4] = hex!("098999be");
 const JOVIAN: [u8; 4] = hex!("3db6be2b");
 
-/// The gas of a byte that is not zero in the call data of a transaction on L1, and of one that is.
+/// The gas of a nonzero byte in the call data of a transaction on L1, and of a zero byte.
 const BYTE_GAS: u64 = 16;
 const ZERO_BYTE_GAS: u64 = 4;
 /// The bytes that every transaction is charged for before Regolith.

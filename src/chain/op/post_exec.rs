@@ -33,7 +33,7 @@ pub enum InvalidPostExec {
     /// Lagoon is not active.
     #[error("a post-execution transaction before Lagoon")]
     BeforeLagoon,
-    /// Another transaction follows it, which may be of its type, too.
+    /// Another transaction follows it, possibly of the same type.
     #[error("a post-execution transaction that is not the last of its block")]
     NotLast,
     /// The payload is another block's.
@@ -117,7 +117,7 @@ impl GasRefunds {
         Self(last.as_post_exec().map(|tx| Arc::new(tx.clone())))
     }
 
-    /// Returns the refunds that a post-execution transaction lists, which were checked before.
+    /// Returns the refunds that a post-execution transaction lists. The caller has checked them.
     pub fn of_checked(tx: TxPostExec) -> Self {
         Self(Some(Arc::new(tx.seal_slow())))
     }

@@ -21,13 +21,14 @@ use crate::chain::{
 pub struct OpTx {
     /// The transaction itself.
     pub base: TxEnv,
-    /// The EIP-2718 encoding, for whose bytes the L1 fee is due. Empty for unsigned calls and deposits, which pay none.
+    /// The EIP-2718 encoding, for which the L1 fee is charged. Empty for unsigned calls and deposits, which pay none.
     pub encoded: Bytes,
     /// The terms of a deposit. `None` for any other transaction.
     pub deposit: Option<DepositTerms>,
-    /// The gas that the block's sequencer refunds, from Lagoon on: zero for most transactions, and for all that are in no block.
+    /// The gas that the block's sequencer refunds, since Lagoon. Zero for most transactions, and for all outside of a
+    /// block.
     pub refund: u64,
-    /// Whether it is gasless: it pays no fee, and nobody gets one.
+    /// Whether the transaction is gasless: its sender pays no fee, and no account receives one.
     pub gasless: bool,
 }
 
@@ -41,7 +42,7 @@ pub struct DepositTerms {
 }
 
 impl From<TxEnv> for OpTx {
-    /// Returns an unsigned call, which has no bytes for which a fee is due.
+    /// Returns an unsigned call. It has no encoding, so no L1 fee is due.
     fn from(call: TxEnv) -> Self {
         Self { base: call, encoded: Bytes::new(), deposit: None, refund: 0, gasless: false }
     }

@@ -220,13 +220,13 @@ fn agrees(question: &str, out: &mut impl Write) -> Result<bool, ClientError> {
     Ok(matches!(line()?.as_str(), "y" | "yes"))
 }
 
-/// Shows each batch as it comes, asks whether to approve it, and sends the decision. Ends with the input.
+/// Shows each batch as it arrives, asks whether to approve it, and sends the decision. Returns at the end of the input.
 fn watch(path: &Path, out: &mut impl Write) -> Result<(), ClientError> {
     if !has_terminal() {
         return Err(ClientError::NoScreen);
     }
     let mut from = 0;
-    // The first answer comes at once if something waits, and an error if no node listens.
+    // The first answer arrives at once if a batch waits. It is an error if no node listens.
     show(out, "waiting for what is to be approved; Ctrl-C ends\n")?;
     loop {
         let batch = match ask(path, &Request::Next { from })? {

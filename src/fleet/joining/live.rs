@@ -1,4 +1,5 @@
-//! The joining of a node that publishes. An upstream's chain has one history, so the node continues with whatever stream of it the fleet has.
+//! The joining of a publishing node. An upstream's chain has one history, so the node continues any stream of it that the
+//! fleet has.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,7 +20,7 @@ use crate::{
     store::Store,
 };
 
-/// The time in which a node that has an upstream comes to the end of its fleet's stream, which it can do later.
+/// The time limit for a node with an upstream to reach the end of its fleet's stream. It can also do so later.
 const IMAGE: Duration = Duration::from_secs(5);
 
 /// A node that publishes, as it joins its fleet.
@@ -33,8 +34,8 @@ pub struct PublisherJoining<'a> {
 }
 
 impl PublisherJoining<'_> {
-    /// Joins the fleet of an upstream's chain, which this node has as `ours` and reads into the cell `own`. Returns the node's part in
-    /// publishing, and the chain that it shows: the fleet's, or its own.
+    /// Joins the fleet of an upstream's chain. This node has the chain as `ours`, and reads it into the cell `own`.
+    /// Returns the publisher, and the cell that clients see: the fleet's, or the node's own.
     ///
     /// # Errors
     ///
@@ -97,7 +98,7 @@ impl PublisherJoining<'_> {
         Ok((publisher, shown))
     }
 
-    /// Deletes what the fleet has if it is to start again. Returns the lease then, which was taken from the node that led.
+    /// If the fleet is to restart, seizes the lease, deletes the fleet's data, and returns the lease.
     async fn clear(&self, leases: &mut LeaseWatch) -> Result<Option<Lease>, FleetError> {
         if !self.node.settings.anew {
             return Ok(None);
@@ -108,7 +109,7 @@ impl PublisherJoining<'_> {
         Ok(Some(lease))
     }
 
-    /// Returns the chain of a fleet that has an image, at the end of its stream; `None` if there is no image that can be read.
+    /// Returns the chain of a fleet that has an image, at the end of its stream. `None` if no image can be read.
     async fn reach_end(&self, base: &ReplicaBase) -> Result<Option<Following>, FleetError> {
         (self.node.report)("it reads the image of its fleet");
         let mut following = match Following::bootstrap(&self.node.port, base).await {

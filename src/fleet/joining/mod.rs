@@ -1,4 +1,4 @@
-//! The joining of a fleet: a node finds its sequence in the stream, from which it leads, stands by or follows.
+//! Joining a fleet: a node finds its position in the stream, from which it leads, stands by or follows.
 
 mod live;
 mod replica;
@@ -19,7 +19,7 @@ use crate::{state::CodeCache, telemetry::Metrics};
 
 /// The time for which a node that joins waits for the fleet's chain and its first image.
 pub const START: Duration = Duration::from_secs(60);
-/// The pause between two looks for what a fleet does not have yet.
+/// The pause between two checks for data that the fleet does not have yet.
 const RETRY_PAUSE: Duration = Duration::from_millis(250);
 
 /// A node that joins a fleet.
@@ -32,11 +32,11 @@ pub struct Joining<'a> {
     pub codes: &'a Arc<CodeCache>,
     /// The node's metrics.
     pub metrics: &'a Metrics,
-    /// Takes note of what the node waits for.
+    /// Receives the reason why the node waits.
     pub report: &'a dyn Fn(&'static str),
 }
 
-/// Connects to the servers, and creates what the fleet of this chain needs there.
+/// Connects to the servers, and creates the streams and buckets that the fleet of this chain needs.
 ///
 /// # Errors
 ///
@@ -109,7 +109,7 @@ impl Joining<'_> {
         Follower::new(self.port.clone(), base, following, pulse, chain, FleetMetrics::new(self.metrics))
     }
 
-    /// Returns what a fleet will have soon, or the error that says what is missing.
+    /// Waits for data that the fleet will have soon. Returns the error that names the missing data after the deadline.
     async fn wait_for<T>(
         &self,
         deadline: Instant,

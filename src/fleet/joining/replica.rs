@@ -1,4 +1,4 @@
-//! The joining of a replica: it begins with the fleet's image, and comes to the end of the stream.
+//! The joining of a replica: it loads the fleet's image, and reads the stream to its end.
 
 use std::time::Duration;
 
@@ -13,11 +13,11 @@ use crate::{
     ledger::Snapshots,
 };
 
-/// The time in which a node that joins hears of the leader, which it can do later.
+/// The time limit for hearing the leader while joining. The node can also hear it later.
 const LEADER: Duration = Duration::from_secs(2);
 
 impl Joining<'_> {
-    /// Begins with the fleet's image, and comes to the end of the stream. Waits for the fleet until `deadline`.
+    /// Loads the fleet's image, and reads the stream to its end. Waits for the fleet until `deadline`.
     ///
     /// # Errors
     ///

@@ -18,12 +18,12 @@ use crate::{
     },
 };
 
-/// The pause after an image that was not written, which doubles with each that follows.
+/// The pause after a failed write of an image. It doubles with each further failure.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// The longest of these pauses.
 const MAX_RETRY_PAUSE: Duration = Duration::from_secs(60);
 
-/// Writes images beside the feed, one at a time.
+/// Writes images while the feed continues, one at a time.
 #[derive(Debug)]
 pub struct ImageWriter {
     port: Arc<dyn FleetPort>,
@@ -31,11 +31,11 @@ pub struct ImageWriter {
     max_bytes: u64,
     /// The image that is being written, if there is one.
     task: JoinSet<Result<ImageKey, FleetError>>,
-    /// Whether an image is being written, for those who delete old ones.
+    /// Whether an image is being written. Read by the task that deletes old images.
     pub(super) is_writing: Arc<AtomicBool>,
-    /// The newest complete image, as far as this node knows; `None` if it was lost.
+    /// The newest complete image, if this node knows one. `None` if it was lost.
     pub(super) newest: Option<ImageKey>,
-    /// The moment until which no image is written, and the pause before it, if the last one was not written.
+    /// The moment until which no image is written, and the length of the pause, if the last write failed.
     pause: Option<(Instant, Duration)>,
 }
 
@@ -45,13 +45,13 @@ impl ImageWriter {
         Self { port, max_bytes, task: JoinSet::new(), is_writing: Arc::default(), newest, pause: None }
     }
 
-    /// Returns whether an image can be written: none is being written, and none has failed a moment ago.
+    /// Returns whether an image can be written: no write is running, and the pause after the last failure is over.
     pub fn can_write(&self) -> bool {
         self.task.is_empty() && self.pause.is_none_or(|(until, _)| Instant::now() >= until)
     }
 
-    /// Begins to write the image of a chain, whose last change has the sequence `sequence` in the stream, unless it is the newest
-    /// already.
+    /// Starts to write the image of `chain`, unless it is the newest image already. `sequence` is the position of the
+    /// chain's last change in the stream.
     pub fn write(&mut self, chain: Arc<Chain>, sequence: u64) {
         if self.newest.as_ref().is_some_and(|newest| newest.id == chain.last.0) {
             return;
@@ -61,7 +61,7 @@ impl ImageWriter {
         self.task.spawn(async move { write(&*port, chain, sequence, max_bytes).await });
     }
 
-    /// Takes the outcome of the image that was being written, if it is done. Returns whether the image was not written.
+    /// Takes the outcome of the image being written, if it is done. Returns whether writing it failed.
     pub fn has_failed(&mut self) -> bool {
         let Some(written) = self.task.try_join_next() else { return false };
         self.is_writing.store(false, Relaxed);
@@ -81,7 +81,7 @@ impl ImageWriter {
     }
 }
 
-/// Writes an image, reads it back, and makes it the newest. An image that cannot be written leaves nothing.
+/// Writes an image, reads it back, and makes it the newest. A failed write leaves nothing behind.
 async fn write(port: &dyn FleetPort, chain: Arc<Chain>, sequence: u64, max_bytes: u64) -> Result<ImageKey, FleetError> {
     let (id, dated) = (chain.last, LeaderTime::of(chain.newest.published));
     let bytes = tokio::task::spawn_blocking(move || image::write(&chain)).await;
@@ -103,7 +103,7 @@ async fn write(port: &dyn FleetPort, chain: Arc<Chain>, sequence: u64, max_bytes
     }
 }
 
-/// Writes the bytes of an image and makes it the newest. Returns the newest, which may be another node's.
+/// Writes the bytes of an image and makes it the newest. Returns the newest image, which may be another node's.
 async fn publish(port: &dyn FleetPort, key: &ImageKey, bytes: &[u8]) -> Result<ImageKey, FleetError> {
     port.put_image(&key.name, bytes).await?;
     if port.image(key).await? != bytes {

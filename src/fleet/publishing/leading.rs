@@ -1,4 +1,5 @@
-//! A node while it leads: what it reads goes into the stream, and is shown when the stream has it.
+//! A leading node: writes each change that it reads to the stream, and shows the change once the stream has
+//! acknowledged it.
 
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ use crate::{
 /// The most time between two looks whether an image is due, and whether publishing is paused.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
-/// A node that leads: its end of the stream, and its work beside the chain.
+/// A node that leads: its writer of the stream, and its other tasks as a leader.
 pub(super) struct Leading<'a> {
     writer: StreamWriter,
     settings: &'a JoiningSettings,
@@ -28,7 +29,7 @@ pub(super) struct Leading<'a> {
     images: ImageWriter,
     upkeep: FleetUpkeep,
     looks: Interval,
-    /// Whether an image is due, however few messages came after the last.
+    /// Whether an image is due, regardless of the number of messages since the last.
     is_wanted: bool,
     /// The health of the feed before publishing was paused, if it is.
     before_pause: Option<FeedState>,
@@ -36,7 +37,7 @@ pub(super) struct Leading<'a> {
 }
 
 impl<'a> Leading<'a> {
-    /// Begins the work of a node beside the chain while it leads.
+    /// Starts the other tasks of a leader.
     pub async fn begin(publisher: &'a Publisher, feed: &Feed, writer: StreamWriter) -> Self {
         let Publisher { port, chain, node, settings, follower, leads, .. } = publisher;
         let newest = port.fact(ImageKey::KEY).await.ok().flatten();
@@ -64,7 +65,7 @@ impl<'a> Leading<'a> {
         }
     }
 
-    /// Publishes the changes of `queue`, which are those of the chain in `own`, until another node leads.
+    /// Publishes the changes of `queue`, which are the changes of the chain in `own`, until another node leads.
     pub async fn publish(mut self, feed: &mut Feed, queue: &ChangeQueue, own: &Snapshots) {
         // A quiet chain has no message that would find another leader.
         while self.writer.is_leased() {
@@ -84,11 +85,11 @@ impl<'a> Leading<'a> {
                 _ = self.looks.tick() => {}
             }
         }
-        // A node whose chain another one publishes now has no trouble with the stream.
+        // Problems with the stream no longer concern a node that does not lead.
         self.show_pause(feed, false);
     }
 
-    /// Sends a change to the stream, and shows it when the stream has it.
+    /// Sends a change to the stream, and shows it once the stream has it.
     async fn send(&mut self, feed: &mut Feed, change: QueuedChange) -> Result<(), NotLeading> {
         let QueuedChange { message, after, arrived } = change;
         let mut sending = self.writer.sending(after.last, &message);
@@ -120,11 +121,11 @@ impl<'a> Leading<'a> {
         }
     }
 
-    /// Writes an image where one is due and what is published allows one.
+    /// Writes an image if one is due and the published state allows it.
     fn write_due_image(&mut self, feed: &Feed, queue: &ChangeQueue) {
         self.is_wanted |= self.images.has_failed();
         let (messages, bytes) = self.writer.since_image;
-        // Half of the stream is left for those who read the image.
+        // Half of the stream remains for nodes that are still reading the image.
         let JoiningSettings { image_every, servers, .. } = self.settings;
         let is_due = self.is_wanted || messages >= *image_every || bytes >= servers.stream_bytes / 4;
         if !self.images.can_write() || !is_due {

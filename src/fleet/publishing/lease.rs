@@ -1,4 +1,4 @@
-//! The lease: says which node tries to lead the fleet. The stream decides which one does.
+//! The lease determines which node tries to lead the fleet. The stream decides which one does.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,7 +17,7 @@ const KEY: &str = "leader";
 pub const RENEWAL_INTERVAL: Duration = Duration::from_millis(250);
 /// The time without a renewal after which the lease is free, on the clock of the node that looks.
 const FREE_AFTER: Duration = Duration::from_secs(1);
-/// The time in which the lease must be read or renewed: another node has it long before a slower server answers.
+/// The time limit for reading or renewing the lease: long before a slower server answers, another node has it.
 const LEASE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A look at the lease from a node that does not hold it.
@@ -44,11 +44,11 @@ impl LeaseWatch {
         Self { port, node: Bytes::copy_from_slice(node.as_bytes()), seen: None }
     }
 
-    /// Takes the lease if it is free: nobody has it, or nobody has renewed it for a second of this node's clock.
+    /// Takes the lease if it is free: no node has it, or it was not renewed for a second of this node's clock.
     ///
     /// # Errors
     ///
-    /// Returns [`FleetError::Nats`] if NATS does not answer. Another node that is faster is no error.
+    /// Returns [`FleetError::Nats`] if NATS does not answer. It is not an error if another node takes the lease first.
     pub async fn try_take(&mut self) -> Result<Option<Lease>, FleetError> {
         let entry = in_time(self.port.entry(Bucket::Lease, KEY)).await?;
         let revision = entry.map_or(0, |entry| entry.revision);
@@ -63,7 +63,7 @@ impl LeaseWatch {
         Ok(taken.map(|revision| self.hold(revision)))
     }
 
-    /// Takes the lease from whichever node has it, which then leads no more.
+    /// Takes the lease from its current holder, which then stops leading.
     ///
     /// # Errors
     ///
@@ -110,13 +110,14 @@ async fn in_time<T>(answer: impl Future<Output = Result<T, FleetError>>) -> Resu
     timeout(LEASE_TIMEOUT, answer).await.unwrap_or_else(late)
 }
 
-/// Renews the lease of a node, whose last revision is `revision`. Returns the next one, or `None` if another node has it.
+/// Renews the node's lease at its last revision, `revision`. Returns the next revision, or `None` if another node has
+/// the lease.
 async fn renew(port: &dyn FleetPort, node: &Bytes, revision: u64) -> Result<Option<u64>, FleetError> {
     if let Some(renewed) = port.update(Bucket::Lease, KEY, node.clone(), revision).await? {
         return Ok(Some(renewed));
     }
     match port.entry(Bucket::Lease, KEY).await? {
-        // A renewal whose answer was lost is this node's own.
+        // The renewal succeeded, although its answer was lost.
         Some(entry) if entry.value == *node => Ok(Some(entry.revision)),
         Some(_) => Ok(None),
         // The bucket was lost.

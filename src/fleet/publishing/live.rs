@@ -1,5 +1,5 @@
-//! Publishing an upstream's chain. Every node with `--publish` reads its source all the time, into a cell that nobody sees;
-//! the one that leads publishes what it reads, and the others show what the leader has published.
+//! Publishing an upstream's chain. Every node with `--publish` reads its source all the time, into a cell that clients
+//! do not see. The leader publishes the changes that it reads; the other nodes show the leader's.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,7 +15,7 @@ use crate::{
 
 /// The most bytes of changes that wait for the stream.
 const MAX_WAITING_BYTES: usize = 64 << 20;
-/// The time that a node which takes over has to come to the canonical head that its fleet has seen.
+/// The time limit for a node that takes over to reach the canonical head that its fleet has seen.
 const CATCH_UP: Duration = Duration::from_millis(500);
 
 /// An upstream's chain that is published.
@@ -25,9 +25,9 @@ pub struct PublishedLive {
     pub publisher: Publisher,
     /// The upstream's chain.
     pub source: LiveSource,
-    /// The cell into which this node reads its source, and which nobody sees.
+    /// The cell into which this node reads its source. Clients do not see it.
     pub own: Arc<Snapshots>,
-    /// The connection over which replicas ask for state; `None` if they have it elsewhere.
+    /// The connection over which replicas ask for state. `None` if they have another source.
     pub link: Option<FleetLink>,
 }
 

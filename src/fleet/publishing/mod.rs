@@ -1,9 +1,9 @@
-//! Publishing to a fleet: a node that makes snapshots leads the fleet, or follows the node that does and takes over when it
+//! Publishing to a fleet: a node that produces snapshots leads the fleet, or follows the leader and takes over if it
 //! fails.
 //!
-//! The [lease] says which node tries to lead, and the stream decides: the first message of a leader is its epoch, with
-//! the sequence that must be the stream's last, and each message after it expects the one before. A node that has lost the
-//! lead finds that out with its next message at the latest, which nobody has seen by then.
+//! The [lease] determines which node tries to lead, and the stream decides: a leader's first message is its epoch, with
+//! the sequence that must be the last in the stream, and each later message expects the one before it. A node that has
+//! lost the lead finds out with its next message at the latest, before any node has seen that message.
 
 mod images;
 mod leading;
@@ -36,12 +36,14 @@ use crate::{
     store::Store,
 };
 
-/// The time without a state from which the stream can be followed, after which a node may lead from what it shows: a message
-/// of the stream or an image is lost, and no node leads that could mend it. Nodes that can follow lead before that.
+/// The time without a state from which the stream can be followed, after which a node may lead from the chain that it
+/// shows: a message of the stream or an image is lost, and no leader exists that could repair the stream. Nodes that
+/// can follow take the lead earlier.
 const LOST: Duration = Duration::from_secs(5);
 /// The time for which a node that could not publish leaves the lease to others.
 const LEASE_PAUSE: Duration = Duration::from_secs(3);
-/// The time without a new message, while a node that has the lease reads the stream to its end, after which it gives up.
+/// The time without a new message after which a node that has the lease stops reading the stream to its end and gives
+/// up.
 const STALLED: Duration = Duration::from_secs(2);
 
 /// A node's part in publishing: it follows the leader, takes over, and leads.
@@ -63,9 +65,9 @@ pub struct Publisher {
     pub settings: JoiningSettings,
     /// The most bytes of an image, before compression.
     pub max_image_bytes: u64,
-    /// Whether this node leads, for those who answer only then.
+    /// Whether this node leads. Read by services that answer only on the leader.
     pub leads: watch::Sender<bool>,
-    /// The lease, if this node took it before it began with a chain of its own.
+    /// The lease, if this node took it before it began to read its own chain.
     pub lease: Option<Lease>,
     /// The moment at which this node ceased to lead, if it did.
     pub ceased: Option<Instant>,
@@ -83,8 +85,8 @@ enum NotBegun {
 }
 
 impl Publisher {
-    /// Follows the leader until the lease is free, and this node has it and has read the stream to its end. Then begins to
-    /// lead, in an epoch after `least`. Returns the node's end of the stream.
+    /// Follows the leader until this node has the lease and has read the stream to its end. Then begins to lead, in an
+    /// epoch after `least`. Returns the writer of the stream.
     async fn lead_next(&mut self, feed: &mut Feed, least: u64) -> StreamWriter {
         loop {
             let lease = self.follow(feed).await;
@@ -135,8 +137,8 @@ impl Publisher {
         }
     }
 
-    /// Creates what the fleet needs on its servers and has lost there. Where no node leads, images may fill the servers, and
-    /// no leader deletes them: all but the newest are deleted.
+    /// Recreates the fleet's data that its servers lack. Without a leader, images may fill the servers because no node
+    /// deletes old ones, so this deletes all but the newest.
     async fn repair(&self, feed: &Feed) {
         if !self.port.is_connected() {
             return;
@@ -152,7 +154,7 @@ impl Publisher {
         }
     }
 
-    /// Begins to lead after the last message of the stream, which must have been read.
+    /// Begins to lead after the last message of the stream, which this node must have read.
     async fn begin(&mut self, feed: &mut Feed, lease: Lease, least: u64) -> Result<StreamWriter, NotBegun> {
         let ends = self.port.ends().await?;
         let (first, end) = (ends.first, ends.last);
@@ -162,7 +164,7 @@ impl Publisher {
         }
         let mut moved = (0, Instant::now());
         loop {
-            // A leader that failed may have left a message without its last parts, which nobody will complete.
+            // A failed leader may have left a message without its last parts. No node will complete it.
             let read = self.follower.following.as_ref().map(Following::read).ok_or(NotBegun::Behind)?;
             if read >= end {
                 break;
@@ -171,7 +173,7 @@ impl Publisher {
                 moved = (read, Instant::now());
             }
             if first > read + 1 || moved.1.elapsed() >= STALLED {
-                // The next message was deleted, or does not come.
+                // The next message was deleted, or does not arrive.
                 self.follower.discard_image();
                 return Err(NotBegun::Behind);
             }

@@ -1,9 +1,9 @@
-//! The queue of changes: what an upstream's chain has published, on its way to the stream of the fleet.
+//! The queue of changes that an upstream's chain has produced and the fleet's stream has not acknowledged.
 //!
-//! A live chain waits for nothing but its own events. So it is executed in a cell that nobody sees, and the queue takes each of
-//! its changes: first the stream has it, and after the acknowledgement the cell that clients see. While the stream takes nothing,
-//! the chain goes on, and the queue holds its changes up to a bound. Past it they are dropped, and the stream gets all that
-//! has changed in one message as soon as it takes messages again.
+//! A live chain waits only for its own events. It is therefore executed in a cell that clients do not see. The queue
+//! takes each of its changes and passes it first to the stream, and after the acknowledgement to the cell that clients
+//! see. While the stream takes nothing, the chain continues, and the queue holds its changes up to a bound. Beyond it,
+//! they are dropped, and the stream gets all changes in one message as soon as it takes messages again.
 
 use std::{collections::VecDeque, sync::Arc, time::Instant};
 
@@ -20,7 +20,7 @@ use crate::{
     store::StoreError,
 };
 
-/// The most bytes of codes that readers have to know, past which later messages bring theirs again.
+/// Maximum bytes of codes that readers have to remember. Beyond it, later messages contain their codes again.
 const KNOWN: usize = 32 << 20;
 
 /// The changes of a live chain on their way to the stream.
@@ -34,10 +34,10 @@ pub struct ChangeQueue {
 
 #[derive(Debug, Default)]
 struct WaitingChanges {
-    /// The chain after the change that was taken last, which the fleet has come to; `None` while another node leads, and nothing
-    /// is sent.
+    /// The chain after the change that was taken last, which the fleet has reached. `None` while another node leads and
+    /// this one sends nothing.
     seen: Option<Arc<Chain>>,
-    /// Whether changes were dropped that the next message has to bring.
+    /// Whether changes were dropped that the next message must contain.
     is_overfull: bool,
     list: VecDeque<QueuedChange>,
     bytes: usize,
@@ -49,9 +49,9 @@ struct WaitingChanges {
 pub struct QueuedChange {
     /// The message about it.
     pub message: Vec<u8>,
-    /// The chain after the change, whose id is the change's.
+    /// The chain after the change. Its id is the change's.
     pub after: Arc<Chain>,
-    /// The time at which its input arrived; `None` if it brings no snapshot.
+    /// The time at which its input arrived. `None` if it has no snapshot.
     pub arrived: Option<Instant>,
 }
 
@@ -63,7 +63,7 @@ struct KnownToReaders {
 }
 
 impl KnownToReaders {
-    /// Returns the codes that a message has to bring, and whether readers have to forget those of earlier messages.
+    /// Returns the codes that a message must contain, and whether readers must forget the codes of earlier messages.
     fn missing(&mut self, codes: &CodesByHash) -> (Vec<Bytes>, bool) {
         let forgets = self.bytes == 0 || self.bytes > KNOWN;
         if forgets {
@@ -82,8 +82,8 @@ impl KnownToReaders {
 }
 
 impl WaitingChanges {
-    /// Creates the queue of a node that leads, with one message: all that has changed in `own` since the fleet has `seen` the chain,
-    /// under the id `id`, which the chain has from then on.
+    /// Creates the queue of a node that leads, with one message: all changes in `own` since `seen`, the chain that the
+    /// fleet has seen. The message and the chain get the id `id`.
     fn of_all(seen: Arc<Chain>, own: &Snapshots, id: SnapshotId) -> Self {
         own.update(|chain| chain.set_id(id));
         let (after, mut codes, mut waiting) = (own.load(), CodesByHash::default(), Self::default());
@@ -93,7 +93,7 @@ impl WaitingChanges {
         waiting
     }
 
-    /// Adds a message with `entries`, which lead to `after`.
+    /// Adds a message with `entries`. They change the chain into `after`.
     fn push<'a>(
         &mut self,
         follows: Option<SnapshotId>,
@@ -115,8 +115,8 @@ impl ChangeQueue {
         Self { held, waiting: Mutex::default(), filled: Notify::new() }
     }
 
-    /// Begins to send changes in this epoch, the first of them all that is published in the chain's `own` cell. The fleet has
-    /// `seen` the chain before.
+    /// Begins to send changes in this epoch. The first message has all changes from `seen`, the chain that the fleet
+    /// has seen, to the chain in the `own` cell.
     pub fn begin(&self, own: &Snapshots, epoch: u64, seen: Arc<Chain>) {
         *self.waiting.lock() = WaitingChanges::of_all(seen, own, SnapshotId::begin(epoch).next());
     }
@@ -149,8 +149,8 @@ impl ChangeQueue {
         Some(change)
     }
 
-    /// Lets later messages bring all codes again, because an image does not have those of earlier ones. Returns false and
-    /// does nothing if messages are on their way, which the image does not have.
+    /// Makes later messages contain all codes again, because an image does not have the codes of earlier messages.
+    /// Returns false and does nothing while messages are in flight, because the image lacks them.
     pub fn reset_codes_if_idle(&self) -> bool {
         let mut waiting = self.waiting.lock();
         let is_idle = waiting.list.is_empty() && !waiting.is_overfull;
@@ -161,7 +161,7 @@ impl ChangeQueue {
     }
 }
 
-/// The sink of the chain that nobody sees.
+/// The sink of the cell that clients do not see.
 impl Sink for Arc<ChangeQueue> {
     fn takes(&self) -> bool {
         let waiting = self.waiting.lock();

@@ -1,4 +1,4 @@
-//! The leader's care for what the servers have of the fleet: what was lost is written again, and old images are deleted.
+//! The leader's maintenance of the fleet's data on the servers: rewrites what was lost, and deletes old images.
 
 use std::{
     collections::BTreeMap,
@@ -22,29 +22,29 @@ use crate::{
     ledger::{FeedProblem, SnapshotId, Snapshots, codec::LeaderTime},
 };
 
-/// The time between two looks at what the servers have.
+/// The time between two checks of the servers.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(2);
-/// The images beside the newest that stay for those who read them, however short their time was: the store of images has no
-/// other bound.
+/// The maximum number of older images that are retained for nodes that read them, even if each was the newest only briefly. The
+/// store of images has no other bound.
 const MAX_OLDER_IMAGES: usize = 2;
 
-/// A reason to write an image, beside the messages after the last.
+/// A reason to write an image, other than the number of messages since the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ImageNeed {
-    /// A node asks for one, or the stream does not lead on from the newest.
+    /// A node asks for one, or the stream no longer has the message after the newest.
     Newer,
     /// The servers have lost the newest.
     Lost,
 }
 
-/// Looks at what the servers have, until it is dropped.
+/// Checks the servers periodically, until it is dropped.
 #[derive(Debug)]
 pub struct FleetUpkeep {
     needs: mpsc::Receiver<ImageNeed>,
     _tasks: JoinSet<()>,
 }
 
-/// A look at what the servers have.
+/// One check of the servers.
 pub(super) struct UpkeepLook {
     pub port: Arc<dyn FleetPort>,
     pub chain: FleetChain,
@@ -105,8 +105,8 @@ impl FleetUpkeep {
 }
 
 impl UpkeepLook {
-    /// Writes the fleet's chain again if it was lost, and deletes old images. `older` has the images that were not the newest
-    /// at the look before, each since when. Returns a reason to write an image.
+    /// Writes the fleet's chain again if it was lost, and deletes old images. `older` has the images that were not the
+    /// newest at the previous check, and since when. Returns a reason to write an image.
     async fn once(&self, older: &mut BTreeMap<u64, Instant>) -> Result<Option<ImageNeed>, FleetError> {
         self.port.write_fact(FleetChain::KEY, &self.chain, |_| false).await?;
         let newest: Option<ImageKey> = self.port.fact(ImageKey::KEY).await?;
@@ -123,8 +123,8 @@ impl UpkeepLook {
         Ok((!leads_on).then_some(ImageNeed::Newer))
     }
 
-    /// Deletes the images that have not been the newest for some time, whichever node wrote them or was about to. While the
-    /// stream takes nothing, its room may be what they take: all but the newest are deleted then.
+    /// Deletes images that have not been the newest for some time, regardless of the node that wrote them. If the
+    /// stream takes nothing, old images may occupy its space, so all but the newest are deleted.
     async fn delete_old(
         &self,
         newest: &ImageKey,

@@ -17,18 +17,18 @@ use crate::{
 /// The pause before a message that was not taken is sent again.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
-/// The time for which a message is sent in vain while the lease is renewed, after which another node may publish what this one
-/// cannot.
+/// The time for which a message is sent without success while the lease is renewed. After it, the node stops
+/// leading, because another node may be able to publish.
 const PUBLISH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The time without a renewal of the lease or an acknowledgement after which publishing is paused. With the time between
-/// two looks it is shown within 2 s, also while there is nothing to publish.
+/// The time without a renewal of the lease or an acknowledgement after which publishing is paused. Including the time
+/// between two checks, the pause is shown within 2 s, even if there is nothing to publish.
 const SILENT_AFTER: Duration = Duration::from_millis(1_250);
 
-/// The bytes that a part takes in the stream beside its own: its subject and its headers.
+/// The bytes that a part takes in the stream in addition to its payload: its subject and its headers.
 const STORED: usize = 200;
 
-/// This node leads the fleet no more.
+/// The node no longer leads the fleet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("this node leads the fleet no more")]
 pub struct NotLeading;
@@ -38,9 +38,9 @@ pub struct NotLeading;
 pub struct StreamWriter {
     port: Arc<dyn FleetPort>,
     lease: Lease,
-    /// The metrics, which count the parts that the stream has not acknowledged.
+    /// The metrics. They count the parts that the stream has not acknowledged.
     metrics: FleetMetrics,
-    /// The sequence of the stream's last message, which is this node's.
+    /// The sequence of the last message of the stream, which this node wrote.
     pub(super) sequence: u64,
     /// The id of that message.
     pub(super) id: SnapshotId,
@@ -71,11 +71,11 @@ impl StreamWriter {
         Self { port, lease, metrics, sequence, id, since_image: (0, 0), acknowledged: Instant::now() }
     }
 
-    /// Begins to lead: the next message is the epoch, with the id `epoch`.
+    /// Begins to lead. The next message announces the epoch, with the id `epoch`.
     ///
     /// # Errors
     ///
-    /// Returns [`NotLeading`] if another message was published meanwhile, which makes another node the leader.
+    /// Returns [`NotLeading`] if another message was published in the meantime, so that another node leads.
     pub async fn lead(&mut self, epoch: SnapshotId, node: &str) -> Result<(), NotLeading> {
         let message = StreamMessage::epoch(LeaderTime::of(now()), self.id, node.to_owned());
         let mut sending = self.sending(epoch, &message);
@@ -88,13 +88,13 @@ impl StreamWriter {
         StreamSending { id, frames: frames(message, self.port.max_part()), taken: 0, begun: Instant::now() }
     }
 
-    /// Sends a message, and returns whether the stream has it. While it has not, the same is sent again: a part that had
-    /// arrived is recognised by its name, and one that had not must still be the next.
+    /// Sends a message, and returns whether the stream has it. Until then, the same message is sent again: a part that
+    /// had arrived is recognised by its name, and one that had not must still be the next.
     ///
     /// # Errors
     ///
-    /// Returns [`NotLeading`] if the stream has a message of another node in this one's place or has lost its end, or does not
-    /// take this one while another node holds the lease, or for a time in which this node renews it.
+    /// Returns [`NotLeading`] if the stream has another node's message in the place of this one or has lost its end, or
+    /// if it does not take this one while another node holds the lease, or for some time while this node renews it.
     pub async fn try_send(&mut self, sending: &mut StreamSending) -> Result<bool, NotLeading> {
         let first = self.sequence + sending.taken as u64;
         let parts = &sending.frames[sending.taken..];
@@ -121,12 +121,12 @@ impl StreamWriter {
         Ok(false)
     }
 
-    /// Looks for the parts of a message in the stream, because it says that something else than they was to come: the
-    /// answer to an earlier try was lost, and the names of messages are forgotten after a time.
+    /// Searches the stream for the parts of a message, after the stream reported another sequence than expected: the
+    /// answer to an earlier attempt was lost, and the server forgets the names of messages after some time.
     ///
     /// # Errors
     ///
-    /// Returns [`NotLeading`] if the stream has a message of another node there, or has lost its end.
+    /// Returns [`NotLeading`] if the stream has another node's message at that position, or has lost its end.
     async fn look_for(&self, sending: &mut StreamSending) -> Result<(), NotLeading> {
         while let Some(frame) = sending.frames.get(sending.taken) {
             match self.port.at(self.sequence + sending.taken as u64 + 1).await {

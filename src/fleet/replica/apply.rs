@@ -1,4 +1,4 @@
-//! Applying the messages of a stream: no transaction is executed, and what the sealed headers say is checked.
+//! Applies the messages of a stream. Executes no transaction, and checks the result against the sealed headers.
 
 use std::sync::Arc;
 
@@ -25,13 +25,13 @@ pub struct Applier {
 /// The reason why the stream cannot be followed from here.
 #[derive(Debug, thiserror::Error)]
 pub enum FollowError {
-    /// NATS does not answer, or refuses. It may be tried again.
+    /// NATS does not answer, or rejects the request. It may be tried again.
     #[error(transparent)]
     Fleet(#[from] FleetError),
-    /// The state has to start again with an image, because the stream does not have what comes next.
+    /// The state must be loaded from an image again, because the stream lacks the next message.
     #[error("{0}")]
     Gap(String),
-    /// A message cannot be applied, because it differs from what this node computes.
+    /// A message cannot be applied, because it contradicts the values that this node computes.
     #[error("{0}")]
     Mismatch(String),
 }
@@ -46,7 +46,7 @@ impl From<EntryError> for FollowError {
 }
 
 impl Applier {
-    /// Creates an applier of messages to `chain`. By `clock` the age of a snapshot is known.
+    /// Creates an applier of messages to `chain`. `clock` determines the ages of snapshots.
     pub fn new(chain: Arc<Chain>, cache: Arc<CodeCache>, clock: LeaderClock) -> Self {
         Self { chain, cache, codes: CodesByHash::default(), clock }
     }
@@ -56,18 +56,18 @@ impl Applier {
         &self.chain
     }
 
-    /// Applies the message `id`, whose snapshot the leader has dated.
+    /// Applies the message `id`, which the leader published at `dated`.
     ///
     /// # Errors
     ///
-    /// Returns [`FollowError::Gap`] if it is not the next message or does not stand on the chain, and [`FollowError::Mismatch`] if it
-    /// is malformed, or a block is not what its header says. The chain is as it was then.
+    /// Returns [`FollowError::Gap`] if it is not the next message or does not fit the chain, and
+    /// [`FollowError::Mismatch`] if it is malformed or a block contradicts its header. The chain is then unchanged.
     pub fn apply(&mut self, id: SnapshotId, dated: LeaderTime, message: StreamMessage) -> Result<(), FollowError> {
         let last = self.chain.last;
         let stamp = Stamp { id, at: self.clock.earliest_or_own(id.epoch(), dated) };
         let is_next = match &message {
             StreamMessage::Epoch { follows, .. } => *follows == last && id == SnapshotId::begin(id.epoch()),
-            // Changes that were never published one by one are not missing.
+            // Changes that were not published individually are not missing.
             StreamMessage::Changes(changes) => changes.follows.map_or(id == last.next(), |follows| follows == last),
         };
         if !is_next {

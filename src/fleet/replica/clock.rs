@@ -1,8 +1,8 @@
-//! The clocks of a fleet's leaders, as a node that follows can prove how far they are.
+//! Bounds on the clocks of a fleet's leaders, as a following node can prove them.
 //!
-//! A node that asks at the moment `t` and gets the reply `T` knows that the leader's clock showed at most `T` at `t`, however
-//! long the reply took. So `T` and the time since `t` are an upper bound of what that clock shows now, and the age of a thing
-//! that the leader has dated is at most the bound less the date: it is an upper bound.
+//! A node that sends a question at the moment `t` and gets the reply `T` knows that the leader's clock showed at most
+//! `T` at `t`, regardless of how long the reply took. So `T` plus the time since `t` is an upper bound on what that
+//! clock shows now. This bound minus the leader's date of an event is therefore an upper bound on the event's age.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -13,7 +13,7 @@ use std::{
 use crate::lock::Mutex;
 use crate::{clock::now, ledger::codec::LeaderTime};
 
-/// The time for which a bound counts while there are newer ones, because clocks drift.
+/// The time after which a bound is dropped if there are newer ones, because clocks drift.
 const BOUND_MAX_AGE: Duration = Duration::from_secs(60);
 /// The leaders whose clocks are remembered.
 const MAX_LEADERS: usize = 4;
@@ -22,12 +22,12 @@ const MAX_LEADERS: usize = 4;
 #[derive(Clone, Debug, Default)]
 pub struct LeaderClock(Arc<Mutex<BTreeMap<u64, ClockBounds>>>);
 
-/// The bounds of one clock: the moment of each question, and the microseconds by which the leader's clock is at most before
-/// this process's own. The first is the tightest, and each that comes later is looser.
+/// The bounds of one clock: the moment of each question, and an upper bound on how far the leader's clock is ahead of
+/// this process's clock, in microseconds. The first is the tightest; each later one is looser.
 type ClockBounds = VecDeque<(Instant, i64)>;
 
 impl LeaderClock {
-    /// Notes that the leader of this epoch has replied `announced` to a question that was asked at the moment `asked`.
+    /// Records that the leader of this epoch has replied `announced` to a question that was sent at the moment `asked`.
     pub fn note(&self, epoch: u64, asked: Instant, announced: LeaderTime) {
         let mut clocks = self.0.lock();
         let bounds = clocks.entry(epoch).or_default();
@@ -50,21 +50,22 @@ impl LeaderClock {
         self.0.lock().contains_key(&epoch)
     }
 
-    /// Returns the moment before which the thing cannot have happened that the leader of this epoch has dated; `None` if there
-    /// is no bound of its clock.
+    /// Returns the earliest possible moment of an event that the leader of this epoch has dated. `None` if there is no
+    /// bound on its clock.
     pub fn earliest(&self, epoch: u64, dated: LeaderTime) -> Option<Instant> {
         let (_, ahead) = self.0.lock().get(&epoch).and_then(|bounds| bounds.front().copied())?;
         Some(moment(dated, ahead))
     }
 
-    /// Returns the earliest moment that `dated` can be. Without a bound the leader's clock counts as that of this process, because both
-    /// began with the time of day of their machines.
+    /// Returns the earliest possible moment of `dated`. Without a bound, the leader's clock counts as equal to this
+    /// process's, because both started with their machines' time of day.
     pub fn earliest_or_own(&self, epoch: u64, dated: LeaderTime) -> Instant {
         self.earliest(epoch, dated).unwrap_or_else(|| moment(dated, 0))
     }
 }
 
-/// Returns the moment at which a clock that is so many microseconds before this process's own shows a time, at most now.
+/// Returns the moment at which a clock that is this many microseconds ahead of this process's own shows a time, at most
+/// now.
 fn moment(dated: LeaderTime, ahead: i64) -> Instant {
     let now = now();
     let age = LeaderTime::of(now).since(dated).saturating_add(ahead);

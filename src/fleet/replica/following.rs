@@ -23,12 +23,12 @@ use crate::{
     state::CodeCache,
 };
 
-/// The time without a message, on the way to the end of the stream, after which they are asked for again.
+/// The time without a message, before the end of the stream is reached, after which the messages are requested again.
 const LOST: Duration = Duration::from_secs(1);
 
-/// The chain of a fleet as far as its stream was read.
+/// The chain of a fleet up to the last message read.
 ///
-/// What is shown to clients is the newest of it, so that it goes back nowhere while the chain starts again with an image.
+/// Clients see the newest chain reached so far, so it does not go back while the state is loaded from an image again.
 pub struct Following {
     port: Arc<dyn FleetPort>,
     /// The chain as far as the stream was read.
@@ -39,7 +39,7 @@ pub struct Following {
     messages: Option<Arrivals>,
 }
 
-/// The settings and the caches with which a node follows, whatever image it begins with.
+/// The settings and the caches of a follower, which do not depend on the image that it starts from.
 #[derive(Clone, Debug)]
 pub struct ReplicaBase {
     /// The bytecode cache.
@@ -72,7 +72,7 @@ impl fmt::Debug for Following {
 }
 
 impl Following {
-    /// Follows from `chain`, whose last change is the message at `sequence`.
+    /// Follows from `chain`. Its last change is the message at `sequence`.
     pub fn from(port: Arc<dyn FleetPort>, base: &ReplicaBase, chain: Arc<Chain>, sequence: u64) -> Self {
         let origin = (chain.last.0, sequence);
         let applier = Applier::new(chain, base.codes.clone(), base.clock.clone());
@@ -92,7 +92,7 @@ impl Following {
         let chain = read.unwrap_or_else(|error| Err(error.to_string())).map_err(FleetError::Image)?;
         tracing::info!(id = format!("{:#x}", key.id), bytes = key.bytes, "the state begins with the fleet's image");
         let ends = port.ends().await?;
-        // The image has all that there is if nothing was published since the stream was created again.
+        // The image is complete if nothing was published since the stream was created again.
         let sequence = if ends.messages == 0 { key.sequence.min(ends.last) } else { key.sequence };
         Ok(Some(Self::from(port.clone(), base, chain.into(), sequence)))
     }
@@ -107,18 +107,18 @@ impl Following {
         self.reading.sequence
     }
 
-    /// Returns the sequence of the last part that was read, whose message may not have come whole.
+    /// Returns the sequence of the last part that was read. Its message may be incomplete.
     pub const fn read(&self) -> u64 {
         self.reading.read
     }
 
-    /// Asks for the messages again, because none has come for a time.
+    /// Requests the messages again, because none has arrived for some time.
     pub fn ask_again(&mut self) {
         self.messages = None;
         self.reading.begin_again();
     }
 
-    /// Asks for the messages, unless they are asked for already.
+    /// Requests the messages, unless they are requested already.
     ///
     /// # Errors
     ///
@@ -138,7 +138,7 @@ impl Following {
         Ok(())
     }
 
-    /// Reads the stream until nothing has come meanwhile that was not read.
+    /// Reads the stream until every message that arrived in the meantime has been read.
     ///
     /// # Errors
     ///
@@ -170,8 +170,8 @@ impl Following {
         self.messages.is_some()
     }
 
-    /// Waits for the next part of a message, and applies the message if the part is its last. Returns the id of the last
-    /// message that was applied, and the time at which the part arrived. Cancelling it loses nothing.
+    /// Waits for the next part of a message, and applies the message if the part is its last. Returns the id of the
+    /// last applied message, and the time at which the part arrived. Cancel safe.
     ///
     /// # Errors
     ///

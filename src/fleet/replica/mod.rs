@@ -1,7 +1,7 @@
 //! A replica: follows the stream of a fleet, and answers from the same snapshots under the same ids as the leader.
 //!
-//! It applies and does not execute. It begins with the fleet's newest image, and goes over no gap: where a message is missing,
-//! it starts again with an image, and shows what it has until it has come past that.
+//! It applies changes without executing them. It starts from the fleet's newest image, and never skips a gap: if a
+//! message is missing, it loads an image again, and shows its old state until the new one is newer.
 
 mod apply;
 mod clock;
@@ -34,12 +34,12 @@ use crate::{
 
 /// The pause before something that failed is tried again, and the time between two looks at the feed's health.
 const RETRY_PAUSE: Duration = Duration::from_millis(250);
-/// The time without a message, while the leader has published some, after which they are asked for again.
+/// The time without a message, while the leader has published some, after which the messages are requested again.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(1);
 /// The messages by which a node may be behind before an image can be cheaper.
 const MAX_MESSAGES_BEHIND: u64 = 500;
 
-/// A node that follows: its state, and what it shows of it.
+/// A following node: its state, and the part of it that clients see.
 #[derive(Debug)]
 pub struct Follower {
     port: Arc<dyn FleetPort>,
@@ -49,7 +49,7 @@ pub struct Follower {
     pulse: PulseWatch,
     /// The id of the image after which the stream has a gap.
     useless: Option<u64>,
-    /// The reason why the state starts again, if it makes what is shown wrong.
+    /// The reason why the state is loaded again, if it makes the shown state wrong.
     pub(in crate::fleet) problem: Option<FeedProblem>,
     /// The time of the last message.
     heard: Instant,
@@ -61,7 +61,7 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// Creates a follower that goes on from `following`, and hears the leader by `pulse`.
+    /// Creates a follower that continues from `following`, and receives the leader's `pulse`.
     pub fn new(
         port: Arc<dyn FleetPort>,
         base: ReplicaBase,
@@ -95,7 +95,7 @@ impl Follower {
         self.metrics.show_leader(&self.pulse.leader().unwrap_or_default(), last);
     }
 
-    /// Notes that the node, whose name is `node`, leads from the change `last` on.
+    /// Records that this node, named `node`, leads after the change `last`.
     pub fn begin_to_lead(&mut self, node: &str, last: SnapshotId) {
         self.metrics.show_role(FleetRole::Leader);
         self.metrics.show_leader(node, last);
@@ -111,7 +111,7 @@ impl Follower {
         let was_open = following.is_open();
         let opened = following.open().await;
         if !was_open {
-            // The messages have the time of one that is lost to come.
+            // A lost message may still arrive within its timeout from now.
             self.heard = now();
         }
         let stepped = match opened {
@@ -156,7 +156,7 @@ impl Follower {
         self.show(feed);
     }
 
-    /// Prepares for a further try after an error: the messages are asked for again, or the chain starts again with an image.
+    /// Prepares another attempt after an error: requests the messages again, or loads an image again.
     async fn recover(&mut self, error: FollowError) {
         match (error, &mut self.following) {
             (FollowError::Fleet(error), Some(following)) => {
@@ -174,8 +174,8 @@ impl Follower {
         }
     }
 
-    /// Reads the stream to its end, so that a node which joins does not answer from the past. Returns the chain there. What fails
-    /// on the way is tried again.
+    /// Reads the stream to its end, so that a joining node does not answer from old state. Returns the chain at the
+    /// end. Errors on the way are retried.
     pub async fn reach_end(&mut self) -> Arc<Chain> {
         loop {
             let Some(following) = &mut self.following else {
@@ -189,7 +189,7 @@ impl Follower {
         }
     }
 
-    /// Begins again with an image, if there is one that helps, and asks the leader for one otherwise.
+    /// Loads an image, if there is one that helps, and asks the leader for one otherwise.
     async fn restart(&mut self) {
         let ours = &self.chain;
         if let Ok(Some(theirs)) = self.port.chain().await
@@ -232,7 +232,7 @@ impl Follower {
         }
     }
 
-    /// Begins again with an image, if it is nearer to the end of the stream and has fewer bytes than the messages up to it.
+    /// Loads an image, if it is closer to the end of the stream and has fewer bytes than the messages up to it.
     async fn weigh(&mut self) {
         let Some(following) = &self.following else { return };
         let (Ok(Some(key)), Ok(ends)) = (self.port.fact::<ImageKey>(ImageKey::KEY).await, self.port.ends().await)
@@ -259,7 +259,7 @@ impl Follower {
         chain.as_followed(self.health(chain), self.pulse.caught_up())
     }
 
-    /// Shows the chain that was reached if it is newer than the one that is shown, and the health of the feed.
+    /// Shows the chain that was reached if it is newer than the shown one, and the health of the feed.
     fn show(&mut self, feed: &mut Feed) {
         let mut newest = feed.snapshots.load();
         let last = newest.last;
@@ -286,12 +286,13 @@ impl Follower {
         }
     }
 
-    /// Begins again with a newer image than the one with which this state began, because the stream does not lead on from it.
+    /// Loads a newer image than the one from which this state began, because the stream does not continue from that
+    /// one.
     pub fn discard_image(&mut self) {
         self.useless = self.following.take().map(|following| following.origin.0).or(self.useless);
     }
 
-    /// Continues from `chain`, whose last change is the message at `sequence`.
+    /// Continues from `chain`. Its last change is the message at `sequence`.
     pub fn go_on_from(&mut self, chain: Arc<Chain>, sequence: u64) {
         self.following = Some(Following::from(self.port.clone(), &self.base, chain, sequence));
     }

@@ -1,4 +1,4 @@
-//! The leader's pulse: its newest id, dated by its clock, on core NATS, so that the nodes that follow know how late they are.
+//! The leader's pulse: its newest id, dated by its clock, on core NATS, so that following nodes know how late they are.
 
 use std::{
     collections::VecDeque,
@@ -24,11 +24,12 @@ use crate::{
 
 /// The time between two beats.
 const BEAT_INTERVAL: Duration = Duration::from_millis(100);
-/// The time without a beat after which nothing is known of the leader.
+/// The time without a beat after which the leader's state counts as unknown.
 const SILENT_AFTER: Duration = Duration::from_secs(1);
 /// The time between two questions for the leader's clock.
 const CLOCK_INTERVAL: Duration = Duration::from_secs(1);
-/// The changes of the leader that are remembered with the time at which it had them as its newest.
+/// The maximum number of the leader's changes that are remembered, each with the time at which it was the leader's
+/// newest.
 const MAX_REMEMBERED: usize = 256;
 
 /// A beat of the pulse.
@@ -42,7 +43,7 @@ struct Beat {
     problem: String,
 }
 
-/// A leader's word on what its clock shows.
+/// A leader's reply with the time of its clock.
 #[derive(RlpEncodable, RlpDecodable)]
 struct ClockReply {
     /// The epoch of the leader.
@@ -77,7 +78,7 @@ struct HeardPulse {
     newest: Option<(SnapshotId, Instant)>,
     /// The problem of the leader's feed.
     problem: Option<FeedProblem>,
-    /// The ids that are not known to be shown here, oldest first, each with the last time at which it was the leader's newest.
+    /// The ids that are not yet shown here, oldest first, each with the last time at which it was the leader's newest.
     ahead: VecDeque<(SnapshotId, LeaderTime)>,
     /// The newest id that is shown here, with the last time at which it was the leader's newest.
     shown: Option<(SnapshotId, LeaderTime)>,
@@ -113,8 +114,8 @@ impl HeardPulse {
 }
 
 impl PulseWatch {
-    /// Listens to the pulse of a fleet, and asks its leader for the time, which `clock` learns. The node is late if what it
-    /// shows was the leader's newest longer than `late` ago.
+    /// Listens to the pulse of a fleet, and asks its leader for the time to update `clock`. The node is late if the
+    /// state that it shows stopped being the leader's newest more than `late` ago.
     ///
     /// # Errors
     ///
@@ -151,7 +152,7 @@ impl PulseWatch {
         self.heard.lock().newest.map(|(id, _)| id)
     }
 
-    /// Returns the word on whether this node has caught up, which [`health`](Self::health) updates.
+    /// Returns the shared value that states whether this node has caught up. [`health`](Self::health) updates it.
     pub const fn caught_up(&self) -> &Arc<CaughtUp> {
         &self.caught_up
     }
@@ -172,8 +173,8 @@ impl PulseWatch {
         }
     }
 
-    /// Returns the health of the feed on a node whose last change is `last`, where the leader's is `announced`: that, unless
-    /// nothing is heard of the leader, or this node is not proven to show what the leader had a moment ago.
+    /// Returns the health of the feed on a node whose last change is `last`: the health that the leader `announced`,
+    /// unless the leader is not heard, or this node cannot prove that its state is recent.
     pub fn health(&self, last: SnapshotId, announced: FeedState) -> FeedState {
         let mut heard = self.heard.lock();
         heard.show(last);
@@ -183,7 +184,7 @@ impl PulseWatch {
             return FeedState::Degraded(FeedProblem::Partition);
         }
         let is_late = proven.is_none() || self.caught_up.late_since().is_some();
-        // The stream may have told something newer than the beat.
+        // The stream may contain a newer state than the beat.
         let problem = heard.problem.filter(|_| heard.newest.is_some_and(|(newest, _)| newest >= last));
         match (problem, announced) {
             (Some(problem), _) => FeedState::Degraded(problem),
@@ -200,7 +201,7 @@ impl PulseWatch {
     }
 }
 
-/// Asks the leader for the time at intervals, and at once if a leader is heard whose clock is not known.
+/// Asks the leader for the time at intervals, and at once if a leader is heard whose clock is unknown.
 async fn ask(
     port: Arc<dyn FleetPort>,
     clock: LeaderClock,
@@ -225,8 +226,8 @@ async fn ask(
     }
 }
 
-/// Says the newest id of `snapshots` at intervals, and answers what the clock of this node, whose name is `node`, shows, until the
-/// returned tasks are dropped: the pulse of a node that leads.
+/// The pulse of a leading node: sends the newest id of `snapshots` at intervals, and answers questions for the time of
+/// its clock under the name `node`, until the returned tasks are dropped.
 #[must_use]
 pub fn beat(port: &Arc<dyn FleetPort>, snapshots: Arc<Snapshots>, node: String) -> JoinSet<()> {
     let epoch = snapshots.load().last.epoch();
@@ -237,7 +238,7 @@ pub fn beat(port: &Arc<dyn FleetPort>, snapshots: Arc<Snapshots>, node: String) 
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            // The time is read first, so that the beat is not younger than what it says.
+            // The time is read first, so that the beat is not newer than its content.
             let at = LeaderTime::of(now()).0;
             let published = snapshots.load();
             let problem = published.feed().problem().map_or_else(String::new, |problem| problem.as_str().to_owned());

@@ -1,4 +1,4 @@
-//! Reading a stream: its parts come in order, each message is applied once, and nothing goes over a gap.
+//! Reads a stream: its parts arrive in order, each message is applied once, and no gap is skipped.
 
 use std::sync::Arc;
 
@@ -17,9 +17,9 @@ pub struct StreamReading {
     applier: Applier,
     /// The sequence of the last message that was applied.
     pub(super) sequence: u64,
-    /// The parts of a message whose last part has not come.
+    /// The parts of a message whose last part has not arrived.
     parts: MessageParts,
-    /// The sequence of the last part that was read, whose message may not have come whole.
+    /// The sequence of the last part that was read. Its message may be incomplete.
     pub(super) read: u64,
     /// The greatest id of a part that was read.
     newest: SnapshotId,
@@ -43,7 +43,7 @@ impl MessageParts {
 }
 
 impl StreamReading {
-    /// Reads on from the chain of `applier`, whose last change is the message at `sequence`.
+    /// Continues from the chain of `applier`. Its last change is the message at `sequence`.
     pub fn from(applier: Applier, sequence: u64) -> Self {
         let newest = applier.chain().last;
         Self { applier, sequence, parts: MessageParts::default(), read: sequence, newest }
@@ -60,17 +60,17 @@ impl StreamReading {
         self.read = self.sequence;
     }
 
-    /// Takes the part that has arrived with a sequence, and applies its message if the part is its last. `None` is a message
-    /// that is none of presim's. Parts without their last are dropped when another message begins.
+    /// Takes the part that has arrived with a sequence, and applies its message if the part is its last. `None` is a
+    /// message of another program. Parts without their last part are dropped when another message begins.
     ///
     /// # Errors
     ///
-    /// Returns [`FollowError::Gap`] if a message before it is missing or the message cannot be read, and [`FollowError::Mismatch`] if the message cannot be
-    /// applied.
+    /// Returns [`FollowError::Gap`] if an earlier message is missing or the message cannot be read, and
+    /// [`FollowError::Mismatch`] if the message cannot be applied.
     pub fn arrive(&mut self, sequence: u64, part: Option<ArrivedPart>) -> Result<(), FollowError> {
         if sequence <= self.read {
             return match part.filter(|part| part.id > self.newest) {
-                // The sequences of a stream never begin again, and its ids grow with them.
+                // The sequences of a stream never restart, and its ids grow with them.
                 Some(_) => Err(FollowError::Gap(format!(
                     "the stream was created again: it has another message {sequence} than the one that was read"
                 ))),

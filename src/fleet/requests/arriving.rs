@@ -1,4 +1,4 @@
-//! Requests as they arrive over NATS, and what answers them.
+//! Requests that arrive over NATS, and the interface that answers them.
 
 use std::time::{Duration, Instant};
 
@@ -8,11 +8,11 @@ use futures::future::BoxFuture;
 
 use super::{LEFT, MIN_SNAPSHOT, PAGE, PATH};
 
-/// The error of a request whose `Authorization` has a token of the wallet: whoever hears what goes over NATS could use it, and any
-/// replica may get the message.
+/// The error for a request whose `Authorization` has a token of the wallet. It is rejected because any client that can
+/// listen on NATS could use the token, and any replica may receive the message.
 pub const WALLET_TOKEN_REJECTED: &str = "unauthorized: a token of --wallet-token-file is not taken over NATS, where others hear it: send the request over HTTP, and replace the token";
 
-/// Returns the error of an answer of `bytes` bytes, of which a message takes `most`.
+/// Returns the error of an answer of `bytes` bytes that exceeds the `most` bytes of a message.
 pub fn too_large(bytes: usize, most: usize) -> String {
     format!("the answer has {bytes} bytes, and NATS takes {most} (max_payload): ask for less, or over HTTP")
 }
@@ -23,7 +23,7 @@ pub trait Answers: std::fmt::Debug + Send + Sync {
     fn answer<'a>(&'a self, request: &'a ArrivedRequest<'a>) -> BoxFuture<'a, Bytes>;
 }
 
-/// A request that has arrived over NATS, with its caller as the headers name it.
+/// A request that has arrived over NATS, with its caller as named in the headers.
 #[derive(Debug)]
 pub struct ArrivedRequest<'a> {
     /// The JSON of the request.
@@ -40,7 +40,7 @@ pub struct ArrivedRequest<'a> {
     pub node: Option<ForwardingNode<'a>>,
 }
 
-/// The client whose request a node forwards, as the node reports it.
+/// The client of a forwarded request, as reported by the forwarding node.
 #[derive(Debug)]
 pub struct ForwardingNode<'a> {
     /// The origin of the page that calls.

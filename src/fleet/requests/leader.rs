@@ -1,5 +1,5 @@
-//! Requests that only another node of a fleet can answer: the leader knows blocks, transactions and logs that a replica does not have, and
-//! has an upstream.
+//! Requests that only another node of a fleet can answer: the leader knows blocks, transactions and logs that a replica
+//! does not have, and has an upstream.
 
 use std::time::Duration;
 
@@ -53,7 +53,7 @@ pub enum ForwardError {
     /// A read was not answered in time.
     #[error("the leader of the fleet has not answered in time: try again")]
     Unanswered,
-    /// A write was not answered in time, so that it is not known what it has done.
+    /// A write was not answered in time, so its outcome is unknown.
     #[error("outcome unknown: the leader of the fleet has not answered in time")]
     OutcomeUnknown,
 }
@@ -64,7 +64,7 @@ impl LeaderClient {
         Self { membership, permits: Semaphore::new(AT_ONCE) }
     }
 
-    /// Returns whether this node publishes, whether it leads or stands by.
+    /// Returns whether this node publishes: it leads or stands by.
     pub const fn publishes(&self) -> bool {
         self.membership.leads.is_some()
     }

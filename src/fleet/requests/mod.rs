@@ -1,7 +1,7 @@
 //! JSON-RPC over NATS: replicas as a micro service, and requests that only another node of a fleet can answer.
 //!
-//! A message is a body as over HTTP, and its answer is the one that HTTP would give. The headers of a message are those of
-//! HTTP too: `Authorization`, `x-presim-min-snapshot`, and `x-presim-path` for the dialect.
+//! A message is a body as over HTTP, and its answer is the one that HTTP would give. The headers are also the same:
+//! `Authorization`, `x-presim-min-snapshot`, and `x-presim-path` for the dialect.
 
 mod arriving;
 mod leader;
@@ -26,7 +26,7 @@ const CLIENT: &str = "x-presim-client";
 const PAGE: &str = "x-presim-page";
 /// The header with the milliseconds that are left for a request of another node.
 const LEFT: &str = "x-presim-left-ms";
-/// Requests over NATS that may be under way at once. More wait in the connection, as in a socket.
+/// Maximum concurrent requests over NATS. Further requests wait in the connection, as in a socket.
 const AT_ONCE: usize = 1_024;
 
 /// A node's membership in its fleet.

@@ -1,4 +1,4 @@
-//! The answering of requests over NATS: as one of the replicas, or for other nodes of the fleet.
+//! Answers requests over NATS: as one of the replicas, or for other nodes of the fleet.
 
 use std::sync::Arc;
 
@@ -21,8 +21,8 @@ const NAME: &str = "presim";
 const GROUP: &str = "presim";
 
 impl Membership {
-    /// Begins to answer requests, until the returned task is dropped. A replica is one of the service that clients of NATS ask; a node that publishes answers the replicas
-    /// while it leads.
+    /// Answers requests until the returned task is dropped. A replica joins the service that clients of NATS ask; a
+    /// publishing node answers the replicas while it leads.
     ///
     /// # Errors
     ///
@@ -50,22 +50,22 @@ async fn serve_replica(
     let endpoint = service.endpoint_builder().name("rpc").queue_group(GROUP).add(subject.clone()).await;
     let endpoint = endpoint.map_err(failed)?;
     Ok(async move {
-        // The service answers discovery for as long as it is there.
+        // The service answers discovery until it is dropped.
         let _service = service;
         let (client, answers) = (&client, &answers);
         let answer = |request: async_nats::service::Request| async move {
             let Message { payload, headers, .. } = &request.message;
             let most = client.server_info().max_payload;
             let answer = answers.answer(&ArrivedRequest::read(payload, headers.as_ref(), most, false)).await;
-            // A client that is gone reads no answer.
+            // A client that has disconnected reads no answer.
             let _ = request.respond(Ok(answer)).await;
         };
         endpoint.for_each_concurrent(AT_ONCE, answer).await;
     })
 }
 
-/// Answers the requests of other nodes on `subject` while `serves` is true. At other times there is no subscription, so that
-/// a request which nobody can answer is rejected at once.
+/// Answers the requests of other nodes on `subject` while `serves` is true. At other times there is no subscription, so
+/// that requests are rejected at once.
 async fn serve_nodes(client: Client, subject: String, answers: Arc<dyn Answers>, serves: watch::Receiver<bool>) {
     let arriving = stream::unfold((serves, None::<Subscriber>), |(mut serves, mut requests)| async {
         loop {
@@ -80,7 +80,7 @@ async fn serve_nodes(client: Client, subject: String, answers: Arc<dyn Answers>,
                 }
                 continue;
             };
-            // Where nobody changes it any more, it stays true.
+            // If the sender is dropped, the value stays true.
             let ends = async {
                 if serves.wait_for(|serves| !*serves).await.is_err() {
                     std::future::pending().await
@@ -95,7 +95,7 @@ async fn serve_nodes(client: Client, subject: String, answers: Arc<dyn Answers>,
     });
     let (client, _subject, answers) = (&client, &subject, &answers);
     let answer = |Message { payload, headers, reply, .. }: Message| async move {
-        // An answer goes nowhere but into the inbox of whoever asks: this node may publish to more than a replica may.
+        // Answers only to inboxes, because this node may publish to more subjects than a replica may.
         let Some(reply) = reply.filter(|reply| reply.starts_with("_INBOX.")) else { return };
         let headers = headers.as_ref();
         if let Some(name) = headers.and_then(|headers| headers.get(CLIENT)) {

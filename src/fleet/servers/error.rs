@@ -4,7 +4,7 @@ use std::{io, path::PathBuf};
 
 use crate::{ledger::codec::VERSION, store::StoreError};
 
-/// The oldest version of a server of a cluster, because of what older ones lose when a server fails.
+/// The minimum version of a server in a cluster. Older versions lose data when a server fails.
 pub const CLUSTER: (u64, u64) = (2, 12);
 
 /// The reason why a fleet cannot be joined.
@@ -35,7 +35,7 @@ pub enum FleetError {
         "the fleet {fleet} is of chain {theirs}, and this node's chain is {ours}: give another --fleet, or begin it again with --publish-anew"
     )]
     OtherChain { fleet: String, theirs: String, ours: String },
-    /// There is no such fleet, or more than one, or it is not what the flags say.
+    /// There is no such fleet, more than one, or it contradicts the flags.
     #[error("{0}")]
     Which(String),
     /// The image cannot be used.
@@ -52,7 +52,7 @@ impl FleetError {
         Self::Nats { what, problem: problem.to_string() }
     }
 
-    /// Returns the function that makes the error of a request to NATS of its problem.
+    /// Returns a function that converts the problem of a request to NATS into an error.
     pub fn of_nats<E: std::fmt::Display>(what: &'static str) -> impl Fn(E) -> Self {
         move |problem| Self::nats(what, problem)
     }

@@ -1,4 +1,4 @@
-//! The identity of a node that publishes, which stays with its data directory.
+//! The identity of a publishing node, which is stored in its data directory.
 
 use std::net::SocketAddr;
 
@@ -14,7 +14,7 @@ const ID: &str = "id";
 /// A node that publishes, as the other nodes of its fleet know it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeIdentity {
-    /// The id of its data directory: 128 random bits in hex. Without a data directory it is that of the process.
+    /// The id of its data directory: 128 random bits in hex. Without a data directory, the id of the process.
     pub id: String,
     /// The name of the node, for people: its machine and the address on which it listens.
     pub node: String,

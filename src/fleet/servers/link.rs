@@ -16,7 +16,7 @@ use tokio::sync::OnceCell;
 use super::{ACK_TIMEOUT, Bucket, FleetError, FleetNames, REQUEST_TIMEOUT, Topic, error::CLUSTER};
 use crate::fleet::settings::{Servers, Settings};
 
-/// The time in which a server must take a connection, before another one is tried.
+/// The time limit for a server to accept a connection, before another server is tried.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(2);
 /// The pause before a lost connection is opened again.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
@@ -30,7 +30,7 @@ pub struct FleetLink {
     pub jetstream: Context,
     /// The names of the fleet.
     pub names: FleetNames,
-    /// The settings of what the fleet has on the servers; `None` on a replica, which creates nothing there.
+    /// The settings of the fleet's streams and buckets. `None` on a replica, which creates none.
     pub room: Option<Settings>,
     /// The buckets that were opened.
     buckets: Arc<[OnceCell<kv::Store>; 2]>,
@@ -68,7 +68,7 @@ impl FleetLink {
             .reconnect_delay_callback(|_| RETRY_PAUSE);
         let mut addresses = Vec::new();
         for url in &servers.0 {
-            // Beside the connection's own, so that they are in no log of it.
+            // Not in the URL, so that no log of the connection contains them.
             let mut bare = url.clone();
             let (user, password) = (decoded(url.username()), url.password().map(decoded));
             let _ = (bare.set_username(""), bare.set_password(None));
@@ -185,8 +185,8 @@ pub async fn fleets(jetstream: &Context) -> Result<Vec<String>, FleetError> {
     Ok(names.iter().filter_map(|name| Some(name.strip_prefix("presim_")?.to_owned())).collect())
 }
 
-/// Returns the stream of a key-value bucket. The client's own way to create one asks for something that servers before 2.10
-/// do not answer.
+/// Returns the stream of a key-value bucket. The client's own way to create one sends a request that servers before
+/// 2.10 do not answer.
 fn bucket_config(bucket: &str, copies: usize) -> stream::Config {
     stream::Config {
         name: format!("KV_{bucket}"),
@@ -211,7 +211,7 @@ fn version(text: &str) -> Option<(u64, u64)> {
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
-/// Returns the flag by whose file NATS knows this node, with the file.
+/// Returns the flag, with its file, that identifies this node to NATS.
 fn identity(settings: &Settings) -> Option<String> {
     let files = [
         ("--nats-credentials", &settings.credentials),

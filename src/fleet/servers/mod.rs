@@ -1,4 +1,4 @@
-//! A fleet: its names, its connection to NATS, and what its nodes know of its chain.
+//! A fleet: its names, its connection to NATS, and the facts that its nodes know about its chain.
 
 mod error;
 mod identity;
@@ -62,7 +62,7 @@ impl FleetNames {
     }
 }
 
-/// The facts that the nodes of a fleet know of its chain, beside its state.
+/// The facts about its chain that the nodes of a fleet know, except its state.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct FleetChain {
     /// The version of the codec.
@@ -75,7 +75,7 @@ pub struct FleetChain {
     pub block_time_ms: u64,
     /// The contract that wraps the native currency, if it is known.
     pub wrapper: Option<Address>,
-    /// Contracts that presim cannot execute, in addition to those that it knows of the chain.
+    /// Contracts that presim cannot execute, in addition to the chain's own.
     pub natives: Vec<Address>,
 }
 

@@ -1,4 +1,4 @@
-//! The servers of a fleet, which are NATS's.
+//! The servers of a fleet, implemented by NATS.
 
 use std::{num::NonZeroUsize, time::Duration};
 
@@ -217,7 +217,7 @@ impl FleetPort for FleetLink {
             let object = self.image_store().await?.get(&key.name).await.map_err(FleetError::of_nats(unread))?;
             let mut object = object.take(key.bytes.saturating_add(1));
             let mut bytes = Vec::new();
-            // The parts of an image that is deleted meanwhile never come.
+            // If an image is deleted while it is read, its remaining parts never arrive.
             loop {
                 let part = timeout(IMAGE_PART_TIMEOUT, object.read_buf(&mut bytes)).await;
                 let late = || format!("no part came within {} s", IMAGE_PART_TIMEOUT.as_secs());

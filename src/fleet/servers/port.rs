@@ -1,4 +1,4 @@
-//! The servers of a fleet as its nodes use them: NATS in production, and a model of them in the simulation of faults.
+//! The servers of a fleet as its nodes use them: NATS in production, and a model in the simulation of faults.
 
 use std::{fmt, num::NonZeroUsize, time::Duration};
 
@@ -15,9 +15,10 @@ use crate::{
     objects,
 };
 
-/// The time in which the servers must answer a request: twice that of a network that delays each message by 2 s, and some more.
+/// The time limit for a server's answer: a little more than two round trips in a network that delays each message by 2
+/// s.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// The time in which the stream must acknowledge a message, before that is sent again.
+/// The time limit for the stream to acknowledge a message, before the message is sent again.
 pub const ACK_TIMEOUT: Duration = Duration::from_secs(1);
 /// The time in which another node must reply.
 pub const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -43,7 +44,7 @@ pub enum StreamEntry {
         /// The index of the part.
         index: u32,
     },
-    /// No message of presim's, or one that was deleted, so that nobody knows whose it was.
+    /// Not a message of presim, or a deleted one, so that its sender is unknown.
     Foreign,
     /// The stream ends before.
     Empty,
@@ -54,7 +55,7 @@ pub enum StreamEntry {
 pub struct StreamEnds {
     /// The sequence of the oldest message.
     pub first: u64,
-    /// The sequence of the newest message, which stays where the messages are deleted.
+    /// The sequence of the newest message. It does not change when messages are deleted.
     pub last: u64,
     /// The number of messages.
     pub messages: u64,
@@ -62,7 +63,7 @@ pub struct StreamEnds {
     pub bytes: u64,
 }
 
-/// The parts of a stream as they arrive, each with its sequence; `None` is a message that is none of presim's.
+/// The parts of a stream as they arrive, each with its sequence. `None` is a message of another program.
 pub type Arrivals = BoxStream<'static, Result<(u64, Option<ArrivedPart>), FleetError>>;
 
 /// A key-value bucket of a fleet.
@@ -79,7 +80,7 @@ pub enum Bucket {
 pub struct BucketEntry {
     /// The value; empty if the key was deleted.
     pub value: Bytes,
-    /// The revision, which the next update names.
+    /// The revision, to be passed to the next update.
     pub revision: u64,
 }
 
@@ -95,11 +96,11 @@ pub enum Topic {
     Clock,
     /// Requests for an image.
     WantImage,
-    /// Questions for what the leader knows of its upstream's state.
+    /// Requests for the upstream's state that the leader knows.
     State,
     /// Requests that only the leader can answer. Only nodes of the fleet may publish to it.
     Leader,
-    /// JSON-RPC, which replicas answer.
+    /// JSON-RPC. Replicas answer it.
     Rpc,
 }
 
@@ -123,7 +124,7 @@ pub trait FleetPort: fmt::Debug + Send + Sync {
     /// Returns whether the servers are reached.
     fn is_connected(&self) -> bool;
 
-    /// Creates what the fleet needs on the servers and is missing there.
+    /// Recreates the fleet's streams and buckets that the servers lack.
     fn repair(&self) -> BoxFuture<'_, Result<(), FleetError>>;
 
     /// Deletes the messages of the stream.
@@ -141,16 +142,16 @@ pub trait FleetPort: fmt::Debug + Send + Sync {
     /// Returns the message at a sequence of the stream.
     fn at(&self, sequence: u64) -> BoxFuture<'_, Result<StreamEntry, FleetError>>;
 
-    /// Sends parts of the message `id` one after the other, the first of which is to follow the message at `expected`. Where
-    /// one is refused, those after it are, too. Returns the fates of those that could be sent, in order. A part that the
-    /// stream has got before under the same name is taken, whatever it is to follow.
+    /// Sends the parts of the message `id` in order. The first one must follow the message at `expected`. If a part is
+    /// rejected, so are those after it. Returns the outcomes of the parts that could be sent, in order. A part that the
+    /// stream already has under the same name is accepted, regardless of what it must follow.
     fn send<'a>(&'a self, id: SnapshotId, parts: &'a [Frame], expected: u64) -> BoxFuture<'a, Vec<PartAck>>;
 
     /// Returns the last value of a key; `None` if it never had one.
     fn entry<'a>(&'a self, bucket: Bucket, key: &'a str) -> BoxFuture<'a, Result<Option<BucketEntry>, FleetError>>;
 
-    /// Sets a key whose last revision is `revision`, 0 if it never had a value. Returns the revision that it has then, or
-    /// `None` if the key has another one.
+    /// Sets a key whose last revision is `revision` (0 if it never had a value). Returns the new revision, or `None` if
+    /// the key has another revision.
     fn update<'a>(
         &'a self,
         bucket: Bucket,
@@ -168,16 +169,16 @@ pub trait FleetPort: fmt::Debug + Send + Sync {
     /// Returns the names of the images.
     fn images(&self) -> BoxFuture<'_, Result<Vec<String>, FleetError>>;
 
-    /// Deletes all images but these, and what failed writes have left.
+    /// Deletes all images but these, and the remains of failed writes.
     fn retain_images<'a>(&'a self, kept: &'a [String]) -> BoxFuture<'a, Result<(), FleetError>>;
 
-    /// Publishes a short message. One that is lost is repeated by whoever waits.
+    /// Publishes a short message. If it is lost, the caller repeats it.
     fn publish(&self, topic: Topic, payload: Bytes) -> BoxFuture<'_, ()>;
 
     /// Listens to a topic.
     fn subscribe(&self, topic: Topic) -> BoxFuture<'_, Result<BoxStream<'static, ShortMessage>, FleetError>>;
 
-    /// Publishes an empty message, and returns the first reply; `None` if none comes in time.
+    /// Publishes an empty message, and returns the first reply, or `None` if none arrives in time.
     fn request(&self, topic: Topic) -> BoxFuture<'_, Option<Bytes>>;
 
     /// Replies to a message.
@@ -196,7 +197,7 @@ impl dyn FleetPort + '_ {
         read.map_err(FleetError::of_nats("a fact of the fleet is malformed"))
     }
 
-    /// Writes a fact of the fleet where `replaces` accepts the known one. Returns the fact that the fleet has then.
+    /// Writes a fact of the fleet if `replaces` accepts the known one. Returns the resulting fact.
     ///
     /// # Errors
     ///
@@ -225,11 +226,12 @@ impl dyn FleetPort + '_ {
         }
     }
 
-    /// Deletes the fleet's messages and what its nodes know of its chain, so that it starts again. Its last epoch stays.
+    /// Deletes the fleet's messages and the stored facts about its chain, so that it starts again. Its last epoch
+    /// stays.
     ///
     /// # Errors
     ///
-    /// Returns [`FleetError::Nats`] if NATS refuses, or does not answer.
+    /// Returns [`FleetError::Nats`] if NATS rejects the request, or does not answer.
     pub async fn clear(&self) -> Result<(), FleetError> {
         self.purge().await?;
         for key in [FleetChain::KEY, ImageKey::KEY, WALLET_KEY] {
@@ -240,11 +242,12 @@ impl dyn FleetPort + '_ {
         Ok(())
     }
 
-    /// Returns the chain of the fleet; `None` if nobody has led it yet.
+    /// Returns the chain of the fleet, or `None` if no node has led it yet.
     ///
     /// # Errors
     ///
-    /// Returns [`FleetError::Version`] if the fleet is of another version, and [`FleetError::Nats`] if NATS does not answer.
+    /// Returns [`FleetError::Version`] if the fleet is of another version, and [`FleetError::Nats`] if NATS does not
+    /// answer.
     pub async fn chain(&self) -> Result<Option<FleetChain>, FleetError> {
         #[derive(Deserialize)]
         struct FleetVersion {
@@ -257,7 +260,7 @@ impl dyn FleetPort + '_ {
         self.fact(FleetChain::KEY).await
     }
 
-    /// Deletes all images but the newest, and what failed writes have left.
+    /// Deletes all images but the newest, and the remains of failed writes.
     ///
     /// # Errors
     ///
@@ -267,7 +270,7 @@ impl dyn FleetPort + '_ {
         self.retain_images(&newest.into_iter().map(|newest| newest.name).collect::<Vec<_>>()).await
     }
 
-    /// Asks the leader for a new image. A request that is lost is repeated by whoever waits.
+    /// Asks the leader for a new image. If the request is lost, the caller repeats it.
     pub async fn want_image(&self) {
         self.publish(Topic::WantImage, Bytes::new()).await;
     }

@@ -1,4 +1,4 @@
-//! Blocks that were canonical and no longer are, for clients that have to be told of it when they ask the next time.
+//! Blocks that are no longer canonical, for clients that learn of this with their next request.
 
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use super::{Chain, drop_aside};
 use crate::chain::SealedBlock;
 
 impl Chain {
-    /// Returns whether a block is canonical, as far as that is known: a block from before the known ones is, unless the oldest
-    /// of them is not on it.
+    /// Returns whether a block is canonical, as far as known: a block older than the known ones counts as canonical,
+    /// unless it would be the parent of the oldest and is not.
     pub fn is_canonical(&self, block: BlockNumHash) -> bool {
         let child = || self.blocks.get(&(block.number + 1));
         match self.blocks.get(&block.number) {
@@ -20,8 +20,8 @@ impl Chain {
         }
     }
 
-    /// Returns the block with this hash if a reorg has removed it, or the chain has returned to a moment before it. As many
-    /// such blocks are retained as there are blocks with state.
+    /// Returns the block with this hash if a reorg has removed it, or the chain has returned to a moment before it. As
+    /// many abandoned blocks are retained as blocks with state.
     pub fn abandoned(&self, hash: B256) -> Option<&Arc<SealedBlock>> {
         self.abandoned.iter().rev().find(|block| block.hash() == hash)
     }
@@ -36,7 +36,7 @@ impl Chain {
         }
     }
 
-    /// Returns the chain as it was `then`, with the blocks that it abandons by that.
+    /// Returns the chain as it was `then`, plus the blocks that this abandons.
     pub(super) fn back_to(&self, then: &Self) -> Self {
         let mut back = Self { abandoned: self.abandoned.clone(), ..then.clone() };
         let canonical = self.blocks.range(..=self.head().number()).rev().take(self.kept.blocks).map(|(_, block)| block);

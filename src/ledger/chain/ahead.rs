@@ -20,8 +20,8 @@ impl Chain {
         self.changes_ahead.get(&number).map(ChangesAhead::merged).unwrap_or_default()
     }
 
-    /// Returns the state after `block`, which is a pre-confirmed block that is complete, with no block open. It is based on the
-    /// state after the canonical head, so that layers do not accumulate.
+    /// Returns the state after `block`, a complete pre-confirmed block, with no block open. It is based on the state
+    /// after the canonical head, so that layers do not accumulate.
     ///
     /// # Errors
     ///

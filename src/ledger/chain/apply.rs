@@ -13,15 +13,16 @@ use crate::{
 };
 
 impl Chain {
-    /// Applies a change, whose snapshots get the id and the moment of `stamp`.
+    /// Applies a change. Its snapshots get the id and the moment of `stamp`.
     ///
-    /// The cache of an upstream's state goes on and goes back with the chain. That cannot be taken back, so one chain alone goes on with
-    /// it, whatever copies there are. The copies stay readable: the views of their snapshots keep the state of their blocks,
-    /// also if the chain leaves these blocks, or if a change after this one does not fit and both are dropped.
+    /// The cache of an upstream's state advances and goes back with the chain. That cannot be undone, so only one of
+    /// several copies of a chain may be changed. The other copies stay readable: the views of their snapshots keep the
+    /// state of their blocks, also if the chain leaves these blocks, or if a later change does not fit and both are
+    /// dropped.
     ///
     /// # Errors
     ///
-    /// Returns [`Unfit`] if the change does not stand on what is known. Nothing has changed then.
+    /// Returns [`Unfit`] if the change does not fit the known blocks. The chain is then unchanged.
     pub fn apply(&mut self, stamp: Stamp, record: Record) -> Result<(), Unfit> {
         match record {
             Record::SubBlock(next) => {
@@ -126,7 +127,7 @@ impl Chain {
         }
         if let Some(complete) = complete {
             open.path.splice(..0, complete.path.iter().cloned());
-            // The snapshots of its sub-blocks stay. Those of the block on it are of an earlier attempt.
+            // The snapshots of the block's sub-blocks stay. Blocks on top of it belong to an earlier attempt.
             let number = complete.head.number();
             self.forget_blocks_from(number);
             self.forget_snapshots_from(number + 1);
@@ -151,8 +152,8 @@ impl Chain {
         Ok(())
     }
 
-    /// Returns the state after the upstream's next block, to which its cache goes on, and whether the pre-confirmed blocks on it
-    /// stay.
+    /// Returns the state after the upstream's next block, to which its cache advances, and whether the pre-confirmed
+    /// blocks on it stay.
     fn next_canonical(&self, block: SealedBlock, changes: BlockChanges) -> Result<(Snapshot, bool), Unfit> {
         let (number, hash) = (block.number(), block.hash());
         let unfit = || Unfit(number);
@@ -183,7 +184,7 @@ impl Chain {
         Ok((after, stays))
     }
 
-    /// Makes a pre-confirmed block canonical, under the id that it has. What is pre-confirmed on it stays.
+    /// Makes a pre-confirmed block canonical under its existing id. Pre-confirmed blocks on it stay.
     fn confirm(&mut self, canonical: Snapshot) {
         let known = self.sealed.get(&canonical.head.number()).map_or(canonical.id, |known| known.id);
         let canonical = Arc::new(canonical.named(known));
@@ -193,7 +194,7 @@ impl Chain {
         self.latest = canonical;
     }
 
-    /// Adds a canonical block in the place of what is pre-confirmed.
+    /// Adds a canonical block and removes the pre-confirmed blocks that it replaces.
     fn replace_ahead(&mut self, canonical: Snapshot) {
         let number = canonical.head.number();
         self.forget_blocks_from(number);

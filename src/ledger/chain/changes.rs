@@ -19,11 +19,11 @@ pub(super) struct ChangesAhead(imbl::Vector<Arc<Vec<AccountChange>>>);
 pub enum BlockChanges {
     /// The block was not executed: its state is the upstream's.
     Unknown,
-    /// The block was not executed, and may have changed only these accounts and slots, or with `storage_cleared` all slots of an
-    /// account. Each account is listed once. The values are of no meaning.
+    /// The block was not executed, and may have changed only these accounts and slots, or all slots of an account with
+    /// `storage_cleared`. Each account is listed once. The values have no meaning.
     Touched(Arc<Vec<AccountChange>>),
-    /// The changes in the block's access list (EIP-7928), which was not executed. Accounts without `info` have values that are not
-    /// known. Each account is listed once.
+    /// The changes in the access list (EIP-7928) of a block that was not executed. Accounts without `info` have unknown
+    /// values. Each account is listed once.
     Listed(Arc<Vec<AccountChange>>),
     /// The changes of the same block as it was pre-confirmed.
     AsPreconfirmed,
@@ -60,7 +60,8 @@ pub(super) fn difference(before: &[AccountChange], changes: &[AccountChange], af
         let address = old.address;
         let Ok(info) = state.basic(address);
         let change = all.entry(address).or_insert_with(|| AccountChange { address, info, ..AccountChange::default() });
-        // Storage that only one of both has deleted is the block's own: a contract that existed keeps it (EIP-6780).
+        // Storage that only one of the two has deleted belongs to a contract that the block created: older ones keep it
+        // (EIP-6780).
         change.storage_cleared |= old.storage_cleared;
         for slot in old.slots.keys() {
             let Ok(value) = state.storage(address, *slot);

@@ -1,4 +1,4 @@
-//! Pruned blocks: how old blocks are pruned as new ones arrive, and their headers, which stay.
+//! Pruning: removes the bodies of old blocks as new blocks arrive. Their headers stay.
 
 use std::{ops::Range, sync::Arc};
 
@@ -17,7 +17,7 @@ const PRUNED_AT_ONCE: usize = 16;
 pub struct RetainedBlocks {
     /// The number of the oldest of these blocks.
     pub oldest: u64,
-    /// The number of blocks that are retained as the chain goes on; `None` if none is pruned.
+    /// The number of blocks that are retained as the chain advances. `None` if none is pruned.
     pub window: Option<u64>,
 }
 
@@ -41,12 +41,13 @@ impl Chain {
         RetainedBlocks { oldest, window: Some(window).filter(|blocks| *blocks < u64::MAX) }
     }
 
-    /// Returns the number of the oldest block after genesis with a body; that of the next block if there is none.
+    /// Returns the number of the oldest block after genesis with a body, or the number of the next block if there is
+    /// none.
     pub fn oldest_history(&self) -> u64 {
         self.pruned().end
     }
 
-    /// Returns the numbers of the pruned blocks, which lie between genesis and the oldest block that is not pruned.
+    /// Returns the numbers of the pruned blocks: after genesis, and before the oldest block that is not pruned.
     fn pruned(&self) -> Range<u64> {
         let after_genesis = self.blocks.get_min().map_or(0, |(genesis, _)| genesis + 1);
         let oldest = self.blocks.range(after_genesis..).next().map_or(after_genesis, |(oldest, _)| *oldest);

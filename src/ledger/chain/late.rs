@@ -1,4 +1,4 @@
-//! Canonical blocks that were published as headers alone, because the upstream has not told what is in them yet.
+//! Canonical blocks that were published as headers only, because the upstream has not sent their content yet.
 
 use std::{
     sync::Arc,
@@ -13,7 +13,7 @@ use crate::{
     ledger::{Block, Snapshot},
 };
 
-/// Bounds on how long the logs of later blocks wait for those of a late block.
+/// Bounds on how long the logs of later blocks wait for the logs of a late block.
 #[derive(Clone, Copy, Debug)]
 pub struct LateBounds {
     /// The time since the header of the late block was published.
@@ -29,12 +29,12 @@ pub enum BlockLogs {
     Whole(Block),
     /// The logs are known, and the transactions are not ([`SealedBlock::logs_alone`]).
     Alone(Arc<SealedBlock>),
-    /// The upstream has not told them yet.
+    /// The upstream has not sent them yet.
     Late {
         /// The time at which its header was published.
         since: Instant,
     },
-    /// No logs will be known: the block is final, pruned or no longer canonical, or the upstream does not tell them.
+    /// No logs will be known: the block is final, pruned or no longer canonical, or the upstream does not provide them.
     Unknown,
 }
 
@@ -47,12 +47,12 @@ impl BlockLogs {
 }
 
 impl Chain {
-    /// Returns the canonical blocks whose content the upstream has not told yet, oldest first.
+    /// Returns the canonical blocks whose content the upstream has not sent yet, oldest first.
     pub fn late_blocks(&self) -> impl Iterator<Item = (u64, &LateBlock)> {
         self.late.iter().map(|(number, late)| (*number, late))
     }
 
-    /// Returns whether the upstream has not told the content of this block yet.
+    /// Returns whether the upstream has not sent the content of this block yet.
     pub fn is_late(&self, number: u64, hash: B256) -> bool {
         self.late.get(&number).is_some_and(|late| late.hash == hash)
     }
@@ -68,14 +68,13 @@ impl Chain {
         })
     }
 
-    /// Returns whether the logs of later blocks wait for those of the block with this number, which is late `since` then: within
-    /// `bounds`.
+    /// Returns whether later blocks' logs still wait for the logs of block `number`, which has been late since `since`.
     pub fn waits_for(&self, number: u64, since: Instant, bounds: LateBounds) -> bool {
         let bytes = || self.blocks(number + 1, self.head().number()).map(|later| later.log_bytes()).sum::<usize>();
         since.elapsed() < bounds.wait && bytes() <= bounds.bytes
     }
 
-    /// Notes that the content of a canonical block is still to come if its header alone is known.
+    /// Records a canonical block as late if only its header is known.
     pub(super) fn expect_content(&mut self, block: &SealedBlock) {
         if block.is_bare() && block.logs_alone().is_none() {
             self.late.insert(block.number(), LateBlock { hash: block.hash(), waiting_since: Instant::now() });
@@ -103,7 +102,7 @@ impl Chain {
         let recent = self.recent.iter().filter(|(_, one)| is_on(one)).map(|(id, one)| (*id, with_content(one)));
         let recent: Vec<_> = recent.collect();
         self.recent.extend(recent);
-        // One copy of each snapshot, because a copy computes a provisional hash of its own, which the others would not know.
+        // One copy per snapshot, because each copy computes its own provisional hash, which the others would not know.
         for snapshot in [&mut self.latest, &mut self.newest] {
             if is_on(snapshot) {
                 let same = self.recent.get(&snapshot.id.0).filter(|one| one.state == snapshot.state);
@@ -112,7 +111,7 @@ impl Chain {
         }
     }
 
-    /// Stops waiting for the content of blocks that are final: the upstream was asked for it all the time.
+    /// Stops waiting for the content of final blocks. The upstream has been asked for it until now.
     pub(super) fn drop_final(&mut self) {
         let Some(finalized) = self.finalized() else { return };
         while let Some(number) = self.late.get_min().map(|(number, _)| *number).filter(|number| *number <= finalized) {

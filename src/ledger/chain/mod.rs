@@ -1,4 +1,4 @@
-//! The chain at one moment: what is canonical, what is pre-confirmed on it, and the recent past.
+//! The chain at one moment: its canonical blocks, the pre-confirmed blocks on them, and the recent past.
 
 mod abandoned;
 mod ahead;
@@ -24,23 +24,23 @@ pub use self::{
 use super::{CaughtUp, FeedState, KnownBlock, Snapshot, SnapshotId};
 use crate::chain::{BlockKeeper, SealedBlock};
 
-/// The published state of the chain at one moment: the newest snapshot, those before it, and the sealed blocks.
+/// The published state of the chain at one moment: the newest snapshot, the earlier ones, and the sealed blocks.
 ///
-/// One immutable value, so that a reader who loads it once sees tags that belong together. Publishing makes the next
-/// value, whose maps share their structure with the last, so it costs only the additions.
+/// It is immutable, so a reader who loads it once sees consistent tags. Publishing creates the next value. Its maps
+/// share their structure with the previous one, so it costs only the additions.
 #[derive(Clone, Debug)]
 pub struct Chain {
     /// The newest snapshot.
     pub newest: Arc<Snapshot>,
-    /// The id of the last change. That of the newest snapshot, unless changes without a snapshot came after it.
+    /// The id of the last change. Equal to the newest snapshot's, unless changes without a snapshot followed it.
     pub last: SnapshotId,
     /// The number of times that the chain has returned to an earlier moment.
     pub returns: u64,
-    /// The health of the feed, as its source has told it last.
+    /// The health of the feed, as its source reported it last.
     feed: FeedState,
     /// The word on whether this node has caught up with its leader; `None` on a node that follows none.
     caught_up: Option<Arc<CaughtUp>>,
-    /// The extent of the past that is retained as the chain goes on.
+    /// The extent of the past that is retained as the chain advances.
     kept: Retention,
     /// The snapshot right after the newest canonical block. Complete pre-confirmed blocks on it are not canonical yet.
     latest: Arc<Snapshot>,
@@ -52,14 +52,14 @@ pub struct Chain {
     sealed: imbl::OrdMap<u64, Arc<Snapshot>>,
     /// The changes of the pre-confirmed blocks, by number, since the canonical head.
     changes_ahead: imbl::OrdMap<u64, ChangesAhead>,
-    /// The numbers of blocks by their hashes. The archive, if there is one, has those of pruned blocks.
+    /// The numbers of blocks by their hashes. Pruned blocks are in the archive, if there is one.
     numbers: imbl::HashMap<B256, u64>,
-    /// The hashes that were returned for the blocks that are not pruned while these were being built, as far as they are
-    /// not those of recent snapshots.
+    /// The provisional hashes that were returned for unpruned blocks while these were being built, except the hashes of
+    /// recent snapshots.
     provisional: ProvisionalHashes,
     /// The sealed blocks that are not pruned.
     blocks: imbl::OrdMap<u64, Arc<SealedBlock>>,
-    /// The bytes of those blocks' bodies that are in memory.
+    /// The bytes of the bodies of these blocks that are in memory.
     body_bytes: u64,
     /// The block number and the index of each transaction in those blocks.
     transactions: imbl::HashMap<B256, (u64, usize)>,
@@ -67,7 +67,7 @@ pub struct Chain {
     old_headers: OldHeaders,
     /// The storage outside of memory for headers and hashes of pruned blocks.
     archive: Option<Arc<dyn BlockKeeper>>,
-    /// The canonical blocks whose content the upstream has not told yet, by number.
+    /// The canonical blocks whose content the upstream has not sent yet, by number.
     late: imbl::OrdMap<u64, LateBlock>,
     /// The older blocks that a request needs.
     past: Past,
@@ -80,9 +80,9 @@ pub struct Chain {
 enum Origin {
     /// presim, from genesis on. Every sealed block is final.
     Own,
-    /// presim, on this block of an upstream's, which is the oldest that is retained. Every sealed block is final.
+    /// presim, on this upstream block, which is the oldest retained one. Every sealed block is final.
     Fork(u64),
-    /// An upstream, which has told these tags.
+    /// An upstream, which has reported these tags.
     Upstream(Tags),
 }
 
@@ -95,7 +95,7 @@ pub struct Tags {
     pub finalized: Option<u64>,
 }
 
-/// A canonical block whose content the upstream has not told yet.
+/// A canonical block whose content the upstream has not sent yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LateBlock {
     /// The block's hash.
@@ -104,10 +104,10 @@ pub struct LateBlock {
     pub waiting_since: Instant,
 }
 
-/// Older blocks than are retained, which a request has named.
+/// Blocks older than the retained ones, which a request has named.
 #[derive(Clone, Debug, Default)]
 pub struct Past {
-    /// The states after blocks, of which only the header may be known.
+    /// The states after blocks of which possibly only the header is known.
     pub states: Vec<Arc<Snapshot>>,
     /// The blocks with their transactions and receipts.
     pub blocks: Vec<Arc<SealedBlock>>,
@@ -135,7 +135,8 @@ pub struct Retention {
     /// Blocks that are retained with their bodies, besides genesis; at least as many as `blocks`. An upstream's blocks
     /// are retained as long as their states.
     pub history: u64,
-    /// Bytes of the bodies in memory beyond which the oldest are pruned, up to the blocks whose states are retained.
+    /// Bytes of the bodies in memory, beyond which the oldest are pruned. Blocks whose states are retained keep their
+    /// bodies.
     pub history_bytes: u64,
 }
 
@@ -152,7 +153,7 @@ fn drop_aside(what: impl Send + 'static) {
 }
 
 impl Chain {
-    /// Creates a chain of one snapshot, whose head is a sealed block. `kept` says how much of the past is retained.
+    /// Creates a chain of one snapshot, whose head is a sealed block. `kept` is the extent of the past to retain.
     pub fn new(first: Snapshot, feed: FeedState, kept: Retention) -> Self {
         let first = Arc::new(first);
         let kept = Retention {
@@ -188,7 +189,7 @@ impl Chain {
         chain
     }
 
-    /// Makes the chain one that is built here on its oldest block, which is an upstream's.
+    /// Turns the chain into one that is built here on its oldest block, which is an upstream's.
     #[must_use]
     pub fn forked(self) -> Self {
         Self { origin: Origin::Fork(self.oldest_state()), ..self }
@@ -203,12 +204,12 @@ impl Chain {
         copy
     }
 
-    /// Returns how many older blocks than it retains the chain has, for a request that names them.
+    /// Returns the number of blocks beyond the retained ones, which a request has named.
     pub fn older(&self) -> usize {
         self.past.states.len() + self.past.blocks.len()
     }
 
-    /// Adds blocks before the first, whose states are unknown, each with the hashes of its transactions.
+    /// Adds blocks before the first one. Their states are unknown. Each has the hashes of its transactions.
     pub fn add_history(&mut self, blocks: impl IntoIterator<Item = (Arc<SealedBlock>, Vec<B256>)>) {
         blocks.into_iter().for_each(|(block, hashes)| self.index(&block, hashes));
     }
@@ -231,14 +232,14 @@ impl Chain {
         self.recent.insert(self.newest.id.0, self.newest.clone());
     }
 
-    /// Begins an epoch: the changes from here on have its ids. Published snapshots keep theirs. A node that begins one follows
-    /// no other.
+    /// Begins an epoch: later changes have its ids. Published snapshots keep theirs. A node that begins one follows no
+    /// other node.
     pub fn begin_epoch(&mut self, epoch: u64) {
         self.last = self.last.max(SnapshotId::begin(epoch));
         self.caught_up = None;
     }
 
-    /// Sets another health of the feed than the last change told, because of something that concerns this node alone.
+    /// Replaces the health that the feed reported, for a problem of this node only.
     pub fn show_feed(&mut self, feed: FeedState) {
         self.feed = feed;
     }
@@ -249,8 +250,8 @@ impl Chain {
         Self { feed, caught_up: Some(caught_up.clone()), ..self.clone() }
     }
 
-    /// Gives the newest moment this id, and forgets the ids before: they were this node's own, and no other node of its fleet has
-    /// them.
+    /// Sets the id of the newest snapshot, and forgets the earlier ids: they were this node's own, and no other node of
+    /// its fleet has them.
     pub fn set_id(&mut self, id: SnapshotId) {
         let again = |snapshot: &Snapshot| Arc::new(snapshot.copy().named(id));
         self.last = id;
@@ -269,7 +270,7 @@ impl Chain {
         snapshot
     }
 
-    /// Removes the states beyond those that are retained, and prunes blocks.
+    /// Removes the states beyond the retained ones, and prunes blocks.
     fn prune_states(&mut self) {
         while self.sealed.len() > self.kept.blocks {
             let (oldest, rest) = self.sealed.without_min();
@@ -358,7 +359,7 @@ impl Chain {
         while let Some((oldest, rest)) = (self.recent.len() > self.kept.snapshots).then(|| self.recent.without_min()) {
             self.recent = rest;
             if let Some(oldest) = oldest {
-                // A hash lives as long as its block, which is here or still to come.
+                // A hash is retained as long as its block, which exists or is still to be added.
                 let number = oldest.header().number;
                 if self.blocks.contains_key(&number) || self.blocks.get_max().is_none_or(|(last, _)| number > *last) {
                     retain_hash_of(&oldest, &mut self.provisional);

@@ -24,7 +24,7 @@ impl OldHeaders {
     }
 }
 
-/// Replaces each run of zeros by a zero and its length. Most of a bloom is zeros, and some fields are nothing else.
+/// Replaces each run of zeros by a zero and its length. Blooms are mostly zeros, and some fields only.
 fn pack(bytes: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(bytes.len());
     for run in bytes.chunk_by(|a, b| (*a == 0) == (*b == 0)) {

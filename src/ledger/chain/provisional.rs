@@ -8,7 +8,7 @@ use alloy_primitives::B256;
 #[derive(Clone, Debug, Default)]
 pub struct ProvisionalHashes {
     numbers: imbl::HashMap<B256, u64>,
-    /// The same by number, to remove those of a block.
+    /// The same entries by number, to remove those of a block.
     hashes: imbl::OrdSet<(u64, B256)>,
 }
 

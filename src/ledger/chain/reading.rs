@@ -28,7 +28,7 @@ impl Chain {
     /// Returns an [`UnknownBlock`] if there is no such block, or its state is not retained.
     pub fn select(&self, selector: Selector) -> Result<Arc<Snapshot>, UnknownBlock> {
         match selector {
-            // While the feed is degraded, its open block is not what the chain will do.
+            // While the feed is degraded, its open block does not predict the chain.
             Selector::Pending if self.feed.is_degraded() => Ok(self.latest.clone()),
             Selector::Pending => Ok(self.newest.clone()),
             Selector::Latest => Ok(self.latest.clone()),
@@ -93,13 +93,13 @@ impl Chain {
         }
     }
 
-    /// Returns the number of the oldest block whose state is kept.
+    /// Returns the number of the oldest block whose state is retained.
     pub fn oldest_state(&self) -> u64 {
         self.sealed.get_min().map_or(0, |(number, _)| *number)
     }
 
-    /// Returns the number of the newest block that the upstream calls final. `None` if it has told none, and on a chain of
-    /// presim's own, whose blocks are all final.
+    /// Returns the number of the newest block that the upstream reports as final. `None` if it has reported none, and
+    /// on a chain that presim builds, whose blocks are all final.
     pub fn finalized(&self) -> Option<u64> {
         self.tags()?.finalized
     }
@@ -124,13 +124,15 @@ impl Chain {
         }
     }
 
-    /// Returns the snapshot whose open block `pending` is: the newest, unless it builds none or the feed is degraded.
+    /// Returns the snapshot whose open block is `pending`: the newest one, unless it has no open block or the feed is
+    /// degraded.
     pub fn pending(&self) -> Option<&Arc<Snapshot>> {
         (!self.feed.is_degraded() && self.newest.open.is_some()).then_some(&self.newest)
     }
 
     /// Returns the retained snapshot whose open block was returned under this hash, as in receipts and logs of
-    /// pre-confirmed transactions. Once the snapshot is not retained, the hash stands for the block that became of it.
+    /// pre-confirmed transactions. Once the snapshot is not retained, the hash refers to the block that was sealed from
+    /// it.
     fn given_out(&self, hash: B256) -> Option<&Arc<Snapshot>> {
         let mut recent = self.recent.iter().rev().map(|(_, snapshot)| snapshot);
         recent.find(|snapshot| snapshot.given_out() == Some(hash))
@@ -147,8 +149,8 @@ impl Chain {
         Block::load(known).map(Some).ok_or_else(|| self.no_body(number))
     }
 
-    /// Returns the block that `selector` selects, pruned or not; `None` if there is no such block. Headers are never
-    /// pruned, so this finds blocks whose state is not retained, too.
+    /// Returns the block that `selector` selects, pruned or not, or `None` if there is no such block. Headers are never
+    /// pruned, so this also finds blocks whose state is not retained.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! The changes for readers who were left behind: one list from what they have seen of an upstream's chain to what there is.
+//! The changes for readers that were left behind: one list from the chain that they have seen to the current one.
 
 use super::{
     codes::CodesByHash,
@@ -9,8 +9,8 @@ use super::{
 use crate::ledger::{Chain, StateStep, Verified};
 
 impl Entry {
-    /// Returns the changes that lead readers who have `seen` an upstream's chain to what there is, and adds the codes of the accounts
-    /// in them. Readers who have seen nothing begin with a [`Restart`](Self::Restart).
+    /// Returns the changes from `seen`, the upstream's chain as the readers have seen it, to `chain`, and adds the
+    /// codes of the accounts in them. Readers that have seen nothing begin with a [`Restart`](Self::Restart).
     pub fn between(seen: Option<&Chain>, chain: &Chain, codes: &mut CodesByHash) -> Vec<Self> {
         let head = chain.head().number();
         let is_known = |number: &u64| {

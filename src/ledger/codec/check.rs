@@ -10,7 +10,7 @@ use crate::{
     ledger::Record,
 };
 
-/// Checks the blocks of a change that was read: what follows from their receipts.
+/// Checks the values of a decoded change's blocks that follow from their receipts.
 ///
 /// # Errors
 ///
@@ -25,8 +25,7 @@ pub fn check(record: &Record) -> Result<(), EntryError> {
     }
 }
 
-/// Checks the receipts of an upstream's block against its header, if they are known. Its transactions are as the upstream
-/// has them.
+/// Checks the receipts of an upstream's block against its header, if they are known. Its transactions are not checked.
 fn check_receipts(block: &SealedBlock) -> Result<(), EntryError> {
     let (header, Some(body)) = (&block.header, block.find_body()) else { return Ok(()) };
     let (root, bloom) = receipts_root_and_bloom(&body.receipts);

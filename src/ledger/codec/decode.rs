@@ -1,4 +1,5 @@
-//! From entries to the changes of a chain: after a restart from the journal, and on a node that follows from the stream.
+//! Decodes entries into the changes of a chain: from the journal after a restart, and from the stream on a following
+//! node.
 
 use std::sync::Arc;
 
@@ -18,19 +19,19 @@ use crate::{
     store::{corrupted, problem_of},
 };
 
-/// The reason why an entry is no change of a chain, or an image is none.
+/// The reason why an entry is not a valid change of a chain, or an image is not valid.
 #[derive(Debug, thiserror::Error)]
 pub enum EntryError {
-    /// Another version of presim wrote it, or it is no frame.
+    /// Another version of presim wrote it, or it is not a frame.
     #[error(transparent)]
     Frame(#[from] FrameError),
-    /// The entry is malformed, or names what is not known.
+    /// The entry is malformed, or refers to something unknown.
     #[error("it is malformed: {0}")]
     Message(String),
-    /// A block does not stand on those that are known.
+    /// A block does not fit the known blocks.
     #[error(transparent)]
     Unfit(#[from] Unfit),
-    /// A block is not what its header says.
+    /// A block contradicts its header.
     #[error("block {number} does not match its header: expected {what} {expected}, got {got}")]
     Mismatch { number: u64, what: &'static str, expected: String, got: String },
 }
@@ -76,7 +77,7 @@ impl SubBlock {
 }
 
 impl StoredSubBlock {
-    /// Returns the snapshot after `on` whose open block is `open`, grown by this content.
+    /// Returns the snapshot that follows `on`: its open block is `open`, extended by this content.
     fn grow(self, on: &Snapshot, mut open: OpenBlock, codes: &CodesByHash) -> Result<Snapshot, redb::Error> {
         if self.transactions.len() != self.receipts.len() {
             return Err(corrupted("a sub-block has another number of receipts than of transactions"));
@@ -183,13 +184,13 @@ impl Head {
 }
 
 impl Block {
-    /// Reads the block. Its first transactions are those of the block of its number that `on` builds or has pre-confirmed, as far
-    /// as they were left out.
+    /// Reads the block. If its first transactions were left out, they are taken from the block of the same number that
+    /// `on` builds or has pre-confirmed.
     ///
     /// # Errors
     ///
-    /// Returns [`redb::Error::Corrupted`] if a transaction or a receipt cannot be read, or those that were left out are
-    /// not known.
+    /// Returns [`redb::Error::Corrupted`] if a transaction or a receipt cannot be read, or transactions that were left
+    /// out are not known.
     fn read(self, on: Option<&Chain>) -> Result<SealedBlock, redb::Error> {
         let Self { hash, header, known, body, logs, .. } = self;
         let number = header.number;

@@ -1,8 +1,8 @@
-//! Entries: the encoded form of the changes of a chain. The journal on disk, the stream of a fleet and the images in it have
-//! the same.
+//! Entries: the encoded form of the changes of a chain. The journal on disk, the stream of a fleet and its images share
+//! it.
 //!
-//! An entry is written against the chain before its change, and leaves out what that has: a block that becomes complete comes
-//! without the transactions that it had while it was being built.
+//! An entry is encoded relative to the chain before its change, and leaves out what that chain already has: a block
+//! that becomes complete is encoded without the transactions that it had while it was being built.
 
 use std::sync::Arc;
 
@@ -71,7 +71,7 @@ entries! {
     Preconfirmed(Box<Preconfirmed>) = 2,
     /// The upstream's next canonical block.
     Canonical(Box<Canonical>) = 3,
-    /// The content of a canonical block that came as a header alone.
+    /// The content of a canonical block that was published as a header only.
     Content(Box<Block>) = 4,
     /// The return to a block.
     GoBack(Box<GoBack>) = 5,
@@ -86,7 +86,7 @@ entries! {
 /// A block that is canonical, or complete.
 #[derive(RlpEncodable, RlpDecodable)]
 pub struct Block {
-    /// The block's hash, which its producer has told: the header may lack fields.
+    /// The block's hash, as reported by its producer: the header may lack fields.
     pub hash: B256,
     /// The header.
     pub header: Header,
@@ -96,7 +96,7 @@ pub struct Block {
     pub known: u64,
     /// The body; none if only the header is known.
     pub body: Maybe<StoredBody>,
-    /// The logs of a block whose body is not known, if they are known all the same.
+    /// The logs of the block. Set only if they are known although the body is not.
     pub logs: Maybe<Vec<TransactionLogs>>,
 }
 
@@ -135,7 +135,7 @@ pub struct Seal {
 pub struct Preconfirmed {
     /// The complete block before it, if the sub-block is the first on that.
     pub complete: Maybe<Block>,
-    /// The sub-block, which has all of its block if it begins or replaces that.
+    /// The sub-block. It has all of its block if it begins or replaces that block.
     pub sub_block: SubBlock,
     /// Whether the sub-block replaces the block being built, with other refunds.
     pub restates: bool,
@@ -163,8 +163,8 @@ pub struct GoBack {
 }
 
 impl Entry {
-    /// Returns the encoded form of `record`, which changes `on`, and adds the codes that accounts get by it; `None` for the return
-    /// to an earlier moment, which no other node follows.
+    /// Returns the encoded form of `record`, a change of `on`, and adds the codes that accounts get by it. `None` for
+    /// the return to an earlier moment, which no other node follows.
     pub fn of(on: &Chain, record: &Record, codes: &mut CodesByHash) -> Option<Self> {
         Some(match record {
             Record::SubBlock(next) => {
@@ -213,8 +213,8 @@ impl Entry {
     ///
     /// # Errors
     ///
-    /// Returns [`redb::Error::Corrupted`] if the entry has more items than are left, the bytes are not exactly one entry, or it is
-    /// none of an upstream's chain.
+    /// Returns [`redb::Error::Corrupted`] if the entry has more items than are left, the bytes are not exactly one
+    /// entry, or it is not an entry of an upstream's chain.
     pub fn arrived(bytes: &[u8], items: &mut ItemBudget) -> Result<Self, redb::Error> {
         items.take(bytes.get(1..).unwrap_or_default())?;
         match Self::decode(bytes)? {
@@ -234,7 +234,8 @@ impl Entry {
 }
 
 impl SubBlock {
-    /// Returns what `next` adds to the block `before`, or all of a block that it opens. `path` has the steps to `next`.
+    /// Returns the content that `next` adds to the block `before`, or all of a block that it opens. `path` has the
+    /// steps to `next`.
     pub fn built(
         next: &Snapshot,
         before: Option<&OpenBlock>,
@@ -279,13 +280,13 @@ impl SubBlock {
 impl Canonical {
     /// The block was not executed.
     pub const UNKNOWN: u8 = 0;
-    /// The changes are those of the same block as it was pre-confirmed.
+    /// The changes are the ones of the same block as it was pre-confirmed.
     pub const AS_PRECONFIRMED: u8 = 1;
-    /// The changes are told.
+    /// The changes are in the entry.
     pub const THESE: u8 = 2;
     /// The block was not executed. The changes are listed without their values.
     pub const TOUCHED: u8 = 3;
-    /// The block was not executed. The changes are those of its access list.
+    /// The block was not executed. The changes are from its access list.
     pub const LISTED: u8 = 4;
 }
 

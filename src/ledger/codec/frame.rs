@@ -1,4 +1,4 @@
-//! Frames: a message as it travels, compressed where that pays, and cut to what a server takes.
+//! Frames: a message in transit, compressed where that pays, and split into parts that a server accepts.
 
 use std::{
     io::{self, Read},
@@ -13,14 +13,15 @@ use crate::store::{encode, problem_of};
 
 /// The version of all that the codec writes. A reader refuses every other.
 pub const VERSION: u8 = 10;
-/// The bytes from which a message is compressed: below, its headers cost more than it saves.
+/// The bytes from which a message is compressed: for shorter ones, the header of the compression costs more than it
+/// saves.
 const MIN_COMPRESSED_BYTES: usize = 512;
 /// The level of the compression: a sub-block is compressed within its interval many times over.
 const LEVEL: i32 = 1;
 /// The most bytes of a beat, an answer about the time, or a verdict, after decompression.
 pub const MAX_SHORT_BYTES: usize = 1 << 16;
-/// The most bytes of a message of the stream, before and after decompression. A leader that has more changes than 64 MiB sends
-/// what they amount to, which is less. A reader that finds a longer message begins again with an image.
+/// The maximum bytes of a message of the stream, before and after decompression. A leader with more than 64 MiB of
+/// changes sends their net effect, which is smaller. A reader that finds a longer message loads an image again.
 pub const MAX_STREAM_BYTES: usize = 1 << 28;
 /// The most bytes of an image, before and after decompression.
 pub const MAX_IMAGE_BYTES: usize = 1 << 31;
@@ -60,12 +61,12 @@ pub fn frames(message: &[u8], most: NonZeroUsize) -> Vec<Frame> {
     parts.map(|(index, part)| Frame { index, count, bytes: Bytes::copy_from_slice(part) }).collect()
 }
 
-/// Returns the message of all parts, in order, which has at most `most` bytes.
+/// Joins all parts, in order, to a message of at most `most` bytes.
 ///
 /// # Errors
 ///
-/// Returns [`FrameError::Version`] if another version wrote them, and [`FrameError::Malformed`] if they are no message, or a longer
-/// one.
+/// Returns [`FrameError::Version`] if another version wrote the parts, and [`FrameError::Malformed`] if they are not a
+/// message, or exceed `most`.
 pub fn join(parts: &[Bytes], most: usize) -> Result<Vec<u8>, FrameError> {
     match parts {
         [part] => unpack(part, most),
@@ -137,7 +138,7 @@ pub fn unpack(body: &[u8], most: usize) -> Result<Vec<u8>, FrameError> {
     }
 }
 
-/// Decompresses bytes that say to become `length`. Memory is taken as they come, and not as they say.
+/// Decompresses bytes whose header declares `length`. Memory is allocated as data arrives, not as declared.
 fn decompress(short: &[u8], length: usize) -> io::Result<Vec<u8>> {
     let mut message = Vec::with_capacity(length.min(short.len().saturating_mul(16)));
     zstd::Decoder::new(short)?.take(length as u64 + 1).read_to_end(&mut message)?;

@@ -1,4 +1,4 @@
-//! Images: everything that is published of an upstream's chain at one moment, from which a replica begins.
+//! Images: the whole published state of an upstream's chain at one moment, from which a replica starts.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ use crate::{
 #[derive(RlpEncodable, RlpDecodable)]
 struct ImageFields {
     id: u64,
-    /// The id of the newest snapshot, after which changes without one may have come.
+    /// The id of the newest snapshot. Changes without a snapshot may have followed it.
     newest: u64,
     /// The canonical head, and all that has changed since.
     entries: Vec<Bytes>,
@@ -34,15 +34,15 @@ struct ImageFields {
     codes: Vec<Bytes>,
 }
 
-/// A header, and the hash that its producer has told: the header may lack fields.
+/// A header, and the hash reported by its producer: the header may lack fields.
 #[derive(RlpEncodable, RlpDecodable)]
 struct NamedHeader {
     hash: B256,
     header: Header,
 }
 
-/// Returns the image of a chain: the hashes of the last 256 blocks, the headers of the kept ones, and the changes that are
-/// pre-confirmed.
+/// Returns the image of a chain: the hashes of the last 256 blocks, the headers of the retained ones, and the
+/// pre-confirmed changes.
 pub fn write(chain: &Chain) -> Vec<u8> {
     let head = chain.head().number();
     let mut codes = CodesByHash::default();
@@ -57,8 +57,8 @@ pub fn write(chain: &Chain) -> Vec<u8> {
     })
 }
 
-/// Reads an image, of whose snapshots `kept` is retained as the chain goes on. The state begins with an empty cache of up to
-/// `cache` bytes.
+/// Reads an image. `kept` is the extent of the past to retain as the chain advances. The state begins with an empty
+/// cache of up to `cache` bytes.
 ///
 /// # Errors
 ///
@@ -88,7 +88,7 @@ pub fn read(bytes: &[u8], codes: &CodeCache, kept: Retention, cache: usize) -> R
         check(&record)?;
         chain.apply(Stamp::now(SnapshotId(newest)), record)?;
     }
-    // Changes without a snapshot may have come after the newest.
+    // Changes without a snapshot may have followed the newest.
     let feed = Record::Feed(chain.feed());
     chain.apply(Stamp::now(SnapshotId(id)), feed)?;
     Ok(chain)

@@ -1,13 +1,13 @@
-//! A bound on the items of what is decoded, because an item of one byte can become 32 bytes of memory.
+//! A bound on the number of items in decoded data, because an item of one byte can become 32 bytes of memory.
 
 use alloy_rlp::{Decodable, Header};
 
 use crate::store::{corrupted, decode};
 
-/// The bytes of a message's bound for which it may have one item. What presim writes has more bytes for each.
+/// A message may have one item for this many bytes of its bound. Messages that presim writes have more bytes per item.
 const BYTES_OF_ITEM: usize = 16;
 
-/// The items, which are lists, strings and numbers, that a message of RLP may still have.
+/// The number of items (lists, strings and numbers) that an RLP message may still have.
 #[derive(Debug)]
 pub struct ItemBudget {
     most: usize,

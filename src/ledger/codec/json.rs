@@ -11,7 +11,7 @@ pub struct Json<T>(pub T);
 
 impl<T: Serialize> Json<T> {
     fn text(&self) -> Vec<u8> {
-        // Only a map whose keys are no strings could fail, and no value has one.
+        // Serializing fails only for a map whose keys are not strings, and no value has one.
         serde_json::to_vec(&self.0).unwrap_or_default()
     }
 }

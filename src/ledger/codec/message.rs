@@ -26,13 +26,14 @@ pub enum StreamMessage {
 
 /// Changes of the chain under one id, with the codes of the accounts that they change.
 pub struct StreamChanges {
-    /// The id of the change that they follow; `None` if it is the one before theirs.
+    /// The id of the change before them. `None` if it is the id before theirs.
     pub follows: Option<SnapshotId>,
-    /// The changes, in order: one, or all between what the readers have seen and what there is.
+    /// The changes, in order: one, or all between the chain that the readers have seen and the current one.
     pub entries: Vec<Entry>,
     /// The codes that the reader may not know, each once.
     pub codes: Vec<Bytes>,
-    /// Whether the reader has to forget the codes of earlier messages, because later ones bring what they need again.
+    /// Whether the reader must forget the codes of earlier messages, because later messages contain the codes that they
+    /// need again.
     pub forgets: bool,
 }
 

@@ -1,9 +1,8 @@
-//! The codec of what is published: one encoded form of the changes of a chain, for the journal on disk and for the stream of a
-//! fleet.
+//! The codec of published changes: one encoded form, for the journal on disk and for the stream of a fleet.
 //!
-//! An [`Entry`] is the encoded form of a [`Record`](super::Record). The journal writes entries to its table; a [`StreamMessage`]
-//! carries them to the replicas, in the frames of `frame`. `decode` makes records of them again. An [`image`] is everything
-//! that is published at one moment, from which a replica begins.
+//! An [`Entry`] is the encoded form of a [`Record`](super::Record). The journal writes entries to its table; a
+//! [`StreamMessage`] carries them to the replicas, in the frames of `frame`. `decode` turns entries back into records.
+//! An [`image`] is the whole published state at one moment, from which a replica starts.
 
 mod catch_up;
 mod check;

@@ -1,5 +1,5 @@
-//! The encoded form of blocks, sub-blocks and state changes, in the journal and in the stream of a fleet. All of it is RLP,
-//! like the data of the chain itself.
+//! The encoded form of blocks, sub-blocks and state changes, in the journal and in the stream of a fleet. Like the data
+//! of the chain itself, it is RLP.
 
 use alloy_consensus::{Eip658Value, Header, Receipt, ReceiptEnvelope, ReceiptWithBloom, TxReceipt, TxType, Typed2718};
 use alloy_eips::{
@@ -58,7 +58,7 @@ pub struct StoredReceipt {
     /// The nonce and the version of a deposit's receipt.
     deposit_nonce: Option<u64>,
     deposit_version: Option<u64>,
-    /// 1 if the nonce is 0, which reads as none because RLP has one form for both.
+    /// 1 if the nonce is 0. RLP encodes 0 and an absent value in the same way, so a nonce of 0 would read as none.
     has_nonce_zero: Option<u64>,
 }
 
@@ -218,7 +218,8 @@ impl StoredSubBlock {
             index: open.index,
             regular_gas_used: open.gas.regular,
             blob_gas_used: open.blob_gas_used,
-            // By index, because iterating to the first new transaction would cost what the block already holds.
+            // By index, because iterating to the first new transaction would cost as much as the block has
+            // transactions.
             transactions: new.clone().map(|at| (&open.transactions[at]).into()).collect(),
             receipts: new.map(|at| (&open.receipts[at]).into()).collect(),
             changes,

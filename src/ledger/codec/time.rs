@@ -1,4 +1,4 @@
-//! The clock by which a leader dates what it publishes.
+//! The clock with which a leader dates its changes.
 
 use std::{
     sync::LazyLock,

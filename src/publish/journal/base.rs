@@ -1,4 +1,4 @@
-//! The base: the block whose state the store has whole. It follows the head at a distance.
+//! The base: the block after which the store has the complete state. It follows the head at a distance.
 
 use redb::{ReadableTable, Table, WriteTransaction};
 use serde::{Deserialize, Serialize};
@@ -50,7 +50,7 @@ pub fn follow(transaction: &WriteTransaction, number: u64) -> Result<(), redb::E
                 if base.number < number {
                     state.apply(begun.add(next.content))?;
                 } else {
-                    // The next block is opened by what is left of the record.
+                    // The rest of the record opens the next block.
                     records.insert(id, Entry::SubBlock(Box::new(next)).write().as_ref())?;
                 }
             }
@@ -60,7 +60,7 @@ pub fn follow(transaction: &WriteTransaction, number: u64) -> Result<(), redb::E
     write_about(&mut table, BASE, &base)
 }
 
-/// The content of a block whose records are applied one by one.
+/// The content so far of a block whose records are applied one at a time.
 #[derive(Default)]
 struct BegunBody {
     transactions: Vec<StoredTx>,
@@ -75,7 +75,7 @@ impl BegunBody {
         content.changes
     }
 
-    /// Returns the block, which leaves out what has begun it. The next one begins with nothing.
+    /// Returns the block, which leaves out the transactions that the earlier records have. The next one begins empty.
     fn seal(&mut self, block: Block) -> Result<(StoredHeader, StoredBody), redb::Error> {
         let (mut transactions, mut receipts) =
             (std::mem::take(&mut self.transactions), std::mem::take(&mut self.receipts));

@@ -1,4 +1,4 @@
-//! The blocks in the store, for those who read them while the node runs.
+//! The blocks in the store, for readers while the node runs.
 
 use alloy_consensus::Header;
 use alloy_primitives::B256;
@@ -18,7 +18,7 @@ pub struct Blocks(pub WeakStore);
 impl Blocks {
     fn try_read<T>(&self, what: impl FnOnce(&ReadTransaction) -> Result<T, redb::Error>) -> Result<T, StoreError> {
         let store = self.0.upgrade().ok_or(StoreError::Stopping)?;
-        // Of a disk that has failed, redb reads what is still in memory, and nothing else.
+        // After a disk failure, redb reads only what is still in memory.
         if let Some(failure) = store.failure() {
             return Err(failure.clone());
         }

@@ -11,8 +11,9 @@ use crate::{
 };
 
 impl Journal {
-    /// Writes a change, and waits until it is on disk. Removes the included transactions from the stored pool, and prunes on
-    /// disk the blocks that were pruned in memory. A change that brings no snapshot of a chain that is built here is not written.
+    /// Writes a change, and waits until it is on disk. Removes the included transactions from the stored pool, and
+    /// prunes on disk the blocks that were pruned in memory. A change without a snapshot of a chain that is built here
+    /// is not written.
     ///
     /// # Errors
     ///

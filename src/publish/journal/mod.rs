@@ -1,10 +1,11 @@
 //! The chain on disk, from which a restarted node resumes.
 //!
-//! The store holds the blocks up to one of them (the *base*), the state after it, and a record of each snapshot that was
-//! published after the base. A restart reads the base and replays the records, which restores the same snapshots under
-//! the same ids, including those of recent blocks and of the block being built. The base follows the head at the
-//! distance of the blocks whose state is kept: sealing a block applies the oldest block's records to the base, and moves the
-//! block from there to the tables of blocks. A sub-block therefore writes only what it changed, and a body is stored once.
+//! The store holds the blocks up to one of them (the *base*), the state after it, and a record of each snapshot that
+//! was published after the base. A restart reads the base and replays the records, which restores the same snapshots
+//! under the same ids, including the snapshots of recent blocks and of the block being built. The base follows the head
+//! at the distance of the blocks whose state is retained: sealing a block applies the oldest block's records to the
+//! base, and moves the block from there to the tables of blocks. A sub-block therefore writes only its changes, and a
+//! body is stored once.
 //!
 //! Pruning deletes the body of a block, in the commit of a block that is sealed later. Headers stay.
 
@@ -37,7 +38,7 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct Journal {
     store: Store,
-    /// The number of newest blocks whose state is kept. The base is the oldest of them.
+    /// The number of newest blocks whose state is retained. The base is the oldest of them.
     kept: u64,
 }
 

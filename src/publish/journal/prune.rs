@@ -18,7 +18,8 @@ pub const MAX_PER_SEAL: usize = 16;
 /// The most blocks that are pruned in one commit at startup.
 const MAX_PER_COMMIT: usize = 1_000;
 
-/// Prunes at most `most` blocks after genesis and before `oldest`. Bodies from the base on stay, for a restart.
+/// Prunes at most `most` blocks after genesis and before `oldest`. Bodies from the base on stay, because a restart
+/// needs them.
 pub fn prune(transaction: &WriteTransaction, oldest: u64, most: usize) -> Result<(), redb::Error> {
     let end = oldest.min(read_base(&transaction.open_table(ABOUT)?)?.number);
     let (mut headers, mut bodies) = (transaction.open_table(HEADERS)?, transaction.open_table(BODIES)?);
@@ -52,8 +53,8 @@ fn head(records: &impl ReadableTable<u64, &'static [u8]>) -> Result<Option<u64>,
 }
 
 impl Journal {
-    /// Prunes all but the newest `kept` blocks, which may be many if the bound was lowered since the last start. Works
-    /// in steps, each of which leaves a store that opens, under a progress bar.
+    /// Prunes all but the newest `kept` blocks. There may be many if the bound was lowered since the last start, so it
+    /// shows a progress bar and works in steps, each of which leaves a valid store.
     ///
     /// # Errors
     ///

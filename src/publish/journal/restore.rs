@@ -53,7 +53,7 @@ impl Journal {
         self.store.read(|transaction| JournalReader::new(transaction, codes, self.keeper())?.read(feed, kept))
     }
 
-    /// Restores the chain by replaying the records on `snapshots`, whose newest snapshot must be the base.
+    /// Restores the chain by replaying the records on `snapshots`. Its newest snapshot must be the base.
     ///
     /// # Errors
     ///
@@ -63,7 +63,7 @@ impl Journal {
     }
 }
 
-/// Restores the chain from what one read transaction sees.
+/// Restores the chain from one read transaction.
 struct JournalReader<'a> {
     transaction: &'a ReadTransaction,
     codes: CodesByHash,
@@ -101,7 +101,7 @@ impl<'a> JournalReader<'a> {
         Ok(chain.into())
     }
 
-    /// Replays the records on `snapshots`, whose newest snapshot must be the base.
+    /// Replays the records on `snapshots`. Its newest snapshot must be the base.
     pub fn go_on(self, snapshots: &Snapshots) -> Result<(), redb::Error> {
         snapshots.try_update(|chain| {
             self.replay(chain)?;

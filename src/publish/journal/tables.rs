@@ -1,4 +1,4 @@
-//! The tables of a chain in the store, and what is written to more than one of them.
+//! The tables of a chain in the store, and the rows that more than one of them has.
 
 use alloy_genesis::ChainConfig;
 use alloy_primitives::B256;
@@ -49,7 +49,7 @@ pub struct ChainIdentity {
     pub builtin: bool,
     /// The hash of the genesis file's bytes; `None` for the built-in devnet.
     pub genesis_file: Option<B256>,
-    /// The hash of the chain file whose blocks the chain began with; `None` without one.
+    /// The hash of the chain file from which the chain's first blocks were imported. `None` without one.
     pub chain_file: Option<B256>,
     /// The number of the head when the store was created.
     pub founded: u64,

@@ -37,7 +37,7 @@ use crate::{
 pub struct BlockFields {
     /// The receiver of the fees of all blocks.
     pub fee_recipient: Address,
-    /// The gas limit of the next block. Those after it have their parents'.
+    /// The gas limit of the next block. Later blocks inherit it.
     pub gas_limit: Option<u64>,
     /// The base fee of the next block, in wei per unit of gas.
     pub base_fee: Option<u64>,
@@ -59,7 +59,7 @@ struct Filling {
     most: usize,
     /// Whether transactions that cannot be mined leave the pool.
     drops: bool,
-    /// Whether state is missing already, so that the run only looks for what else is.
+    /// Whether state is missing already, so that the run only searches for more missing state.
     is_trial: bool,
 }
 
@@ -94,9 +94,9 @@ impl Devnet {
         fee_recipient: Address,
         traffic: Option<Traffic>,
     ) -> Self {
-        // Half of the interval. The other half is for publishing, sealing, and the last transaction, which is not cut
-        // short. On a busy machine an eighth is little beside that, and on an idle one it is more than a sub-block
-        // takes.
+        // Half of the interval. The other half is for publishing, sealing, and the last transaction, which is not
+        // interrupted. An eighth would be too short for that on a busy machine; on an idle machine it is more than a
+        // sub-block takes.
         let clock = BlockClock::new(clock);
         Self {
             spec,
@@ -114,7 +114,8 @@ impl Devnet {
         self.clock.move_to(timestamp);
     }
 
-    /// Begins on a block with this timestamp and fee recipient. The receiver of fees is that of the block unless it is set.
+    /// Begins on a block with this timestamp and fee recipient. The fees go to that recipient unless another one is
+    /// set.
     pub fn begin_at(&mut self, timestamp: u64, fee_recipient: Address) {
         self.clock = BlockClock::new(self.clock.source());
         self.clock.move_to(timestamp);
@@ -157,9 +158,9 @@ impl Devnet {
         open_block_with(&self.spec, on, header)
     }
 
-    /// Returns the next sub-block: first the bundles for its block, then the transactions that wait in `pool`, then
-    /// background traffic. The last sub-block of a block comes with its seal and the next block. Bundles and
-    /// transactions that would make the sub-block late wait for the next.
+    /// Returns the next sub-block: first the bundles for its block, then the pending transactions of `pool`, then
+    /// background traffic. The last sub-block of a block also has its seal and the next block. Bundles and transactions
+    /// that would make the sub-block late wait for the next.
     ///
     /// # Errors
     ///
@@ -184,8 +185,8 @@ impl Devnet {
         self.end_block(last)
     }
 
-    /// Returns the block being built as the last sub-block ends it, with its seal and the next block. If it has no transactions yet,
-    /// which would have seen its time, it gets the time of now.
+    /// Returns the block being built, with its last sub-block, its seal and the next block. If it has no transactions
+    /// yet, which would have seen its time, it gets the current time.
     ///
     /// # Errors
     ///
@@ -198,8 +199,8 @@ impl Devnet {
         self.end_block(last)
     }
 
-    /// Returns a block of now after `latest` with these transactions alone, with its seal and the next block. Those that cannot be
-    /// mined are given to `leave_out` with the reason.
+    /// Returns a block after `latest`, at the current time, with only these transactions, with its seal and the next
+    /// block. Transactions that cannot be mined are passed to `leave_out` with the reason.
     ///
     /// # Errors
     ///
@@ -215,7 +216,7 @@ impl Devnet {
                 for tx in transactions {
                     match sub_block.push(tx.clone().convert()) {
                         Ok(true) => {}
-                        // The block is made again when the state is known.
+                        // The block is built again once the state is known.
                         Ok(false) => return,
                         Err(_) if is_trial => return,
                         Err(reason) => leave_out(*tx.tx_hash(), reason.to_string()),
@@ -244,7 +245,7 @@ impl Devnet {
         has_mined.then(|| self.end_block(last)).transpose()
     }
 
-    /// Returns a draft of the block after the newest: what it would be now.
+    /// Returns a draft of the block after the newest, as it would be built now.
     ///
     /// # Errors
     ///
@@ -267,7 +268,8 @@ impl Devnet {
         self.open_and(latest, |devnet, on, open, is_trial| devnet.fill(on, open, pool, Filling { is_trial, ..filling }))
     }
 
-    /// Opens the block after `latest` again, and extends it by what `fill` gives, which learns whether state is missing already.
+    /// Opens the block after `latest` again, and extends it with the sub-block of `fill`, which is also passed whether
+    /// state is missing already.
     fn open_and(
         &mut self,
         latest: &Snapshot,
@@ -311,7 +313,7 @@ impl Devnet {
                 let transactions = bundle.transactions.iter().map(|tx| tx.clone().convert()).collect();
                 match sub_block.push_all(transactions, |hash| bundle.may_revert(hash), has_time_for_bundles) {
                     Ok(()) => bundled.extend(bundle.transactions.iter().map(|tx| *tx.tx_hash())),
-                    // The sub-block is filled again when the state is known.
+                    // The sub-block is filled again once the state is known.
                     Err(Misfit::Unknown { .. }) => return,
                     Err(reason) => {
                         tracing::debug!(hash = %bundle.hash, %reason, "a bundle does not fit");
@@ -336,7 +338,7 @@ impl Devnet {
                         best.included(ready);
                         left -= 1;
                     }
-                    // The sub-block is filled again when the state is known.
+                    // The sub-block is filled again once the state is known.
                     Ok(false) => return,
                     Err(_) if filling.is_trial => return,
                     Err(reason) if !filling.drops => {
@@ -348,7 +350,7 @@ impl Devnet {
                     }
                 }
             }
-            // Users come first. Background traffic takes the gas that they leave.
+            // Users' transactions come first. Background traffic gets the remaining gas.
             let room = sub_block.room().gas;
             let gas = if has_time() { room.regular.min(room.state) } else { 0 };
             for tx in pool.take_own(traffic.iter_mut().flat_map(|traffic| traffic.next(on, gas, pool, give_way))) {
@@ -360,7 +362,7 @@ impl Devnet {
         })
     }
 
-    /// Seals the block whose last sub-block is `last`, and opens the next one.
+    /// Seals the block that ends with the sub-block `last`, and opens the next one.
     fn end_block(&mut self, last: Applied) -> Result<SubBlockStep, BlockExecutionError> {
         let Some(open) = last.snapshot.open.as_ref().filter(|_| last.missed.is_empty()) else {
             return Ok(SubBlockStep { sealed: None, next: last });
@@ -369,7 +371,7 @@ impl Devnet {
         self.fields = BlockFields::new(self.fields.fee_recipient);
         let next = self.open(&sealed.snapshot)?;
         sealed.calls_console |= last.calls_console;
-        // The last sub-block is published sealed, so its step comes before that of sealing.
+        // The last sub-block is published sealed, so its step precedes the step of sealing.
         sealed.snapshot.path.splice(..0, last.snapshot.path);
         Ok(SubBlockStep { sealed: Some(sealed), next })
     }
@@ -387,7 +389,7 @@ pub struct DevnetSource {
     pub devnet: Devnet,
     /// The interval between sub-blocks.
     pub every: Duration,
-    /// Whether blocks are made only as clients ask, or send transactions.
+    /// Whether blocks are built only when clients request it or send transactions.
     pub is_still: bool,
     /// The source of the state that the chain builds on, if that is an upstream's.
     pub remote: Option<RemoteBase>,
@@ -409,7 +411,7 @@ pub struct RemoteBase {
 impl FeedSource for DevnetSource {
     fn run(mut self: Box<Self>, mut feed: Feed) -> LocalBoxFuture<'static, ()> {
         let mut ticks = interval_at((Instant::now() + self.every).into(), self.every);
-        // A late sub-block delays the next one, because two at once would be of no use.
+        // A late sub-block delays the next one, because two at once would be useless.
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         async move {
             loop {
@@ -421,17 +423,17 @@ impl FeedSource for DevnetSource {
     }
 }
 
-/// The outcome of a way to build on a chain; `None` if there is nothing to build.
+/// The outcome of building on a chain. `None` if there is nothing to build.
 type Built = Result<Option<SubBlockStep>, BlockExecutionError>;
 
 impl DevnetSource {
     /// Builds and publishes the next sub-block.
     pub async fn go_on(&mut self, feed: &mut Feed) {
-        // The feed says why it cannot go on.
+        // The feed reports the problem.
         let _ = self.go_on_by(feed, |devnet, chain, pool| devnet.step(chain.settled(), pool).map(Some)).await;
     }
 
-    /// Builds and publishes what `step` gives. Returns whether something was published.
+    /// Builds and publishes the result of `step`. Returns whether something was published.
     ///
     /// # Errors
     ///
@@ -468,18 +470,18 @@ impl DevnetSource {
         published
     }
 
-    /// Returns the health of a feed that goes on.
+    /// Returns the health of a feed without problems.
     pub fn health(&self) -> FeedState {
         if self.is_still { FeedState::Static } else { FeedState::live(self.every) }
     }
 
-    /// Returns what `step` gives when all the state that it reads is known.
+    /// Runs `step` until all the state that it reads is known, and returns its result.
     ///
     /// # Errors
     ///
     /// Returns a [`DevnetError`] if a system call fails, or the state is still unknown after the time that it may take.
     pub async fn build(&mut self, step: impl Fn(&mut Devnet) -> Built) -> Result<Option<SubBlockStep>, DevnetError> {
-        // Held to the end, so that each round can only miss what no round before it has fetched.
+        // Held to the end, so that each round only misses state that no earlier round has fetched.
         let mut held = Held::default();
         loop {
             let before = (self.devnet.clock.clone(), self.devnet.fields);
@@ -497,7 +499,7 @@ impl DevnetSource {
     ///
     /// # Errors
     ///
-    /// Returns a [`FetchError`] if it is still unknown after the time that it may take.
+    /// Returns a [`FetchError`] if the state is still unknown after the time limit.
     pub(super) async fn fetch(&self, missed: &Missed) -> Result<Held, FetchError> {
         let RemoteBase { fetcher, timeout } = self.remote.as_ref().ok_or(FetchError::Local)?;
         fetcher.fetch(missed, None, tokio::time::Instant::now() + *timeout).await
@@ -513,14 +515,15 @@ impl DevnetSource {
         }
     }
 
-    /// Builds and publishes what `step` gives. Returns whether that is something.
+    /// Builds and publishes the result of `step`. Returns whether there was one.
     async fn publish_next(
         &mut self,
         feed: &mut Feed,
         step: impl Fn(&mut Devnet, &Chain, &Pool) -> Built,
     ) -> Result<bool, DevnetError> {
         if let Some(failure) = feed.failure() {
-            // The sub-block could not be written, and subscribers would hear of transactions that never come.
+            // The sub-block could not be written. Otherwise subscribers would be notified of transactions that never
+            // appear.
             return Err(Unpublished::Store(failure).into());
         }
         let (chain, pool) = (feed.snapshots.load(), feed.pool.clone());
@@ -555,7 +558,7 @@ pub enum DevnetError {
 }
 
 impl DevnetError {
-    /// Returns the problem of the feed; `None` if the upstream of a fork does not answer, which is none.
+    /// Returns the problem of the feed. `None` if a fork's upstream does not answer, which does not degrade the feed.
     const fn problem(&self) -> Option<FeedProblem> {
         match self {
             Self::Execution(_) => Some(FeedProblem::Execution),

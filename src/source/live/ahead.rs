@@ -25,7 +25,7 @@ use crate::{
 
 /// A sub-block that has been executed and checked.
 struct DoneSubBlock {
-    /// The state after the pre-confirmed block before it, if it begins a block on that.
+    /// The state after the preceding pre-confirmed block, if the sub-block begins a block on it.
     complete: Option<Snapshot>,
     /// The relation to its block.
     start: SubBlockStart,
@@ -41,7 +41,7 @@ enum Unready {
     NoParent,
 }
 
-/// A run on the state that a sub-block is executed on, or the reason why there is none yet.
+/// A run on the state for a sub-block, or the reason why there is none yet.
 type Begun = Result<Box<SubBlockRun>, Unready>;
 
 impl Live {
@@ -87,7 +87,7 @@ impl Live {
         self.go_back(self.feed.snapshots.load().head().number(), problem);
     }
 
-    /// Executes the first sub-block of the queue as far as its state is known, or runs one behind it in advance.
+    /// Executes the first sub-block of the queue as far as its state is known, or runs a later one in advance.
     pub(super) fn execute_next(&mut self) {
         if !self.queue.can_run() {
             return self.prefetch_next();
@@ -113,7 +113,7 @@ impl Live {
         }
     }
 
-    /// Executes a sub-block from where it has come to, and checks it, or returns the reason why it waits.
+    /// Continues the execution of a sub-block, and checks the result, or returns the reason why it waits.
     fn advance(&self, first: &mut WaitingSubBlock) -> Result<Result<Box<DoneSubBlock>, Unready>, LiveError> {
         let mut begun = match first.begun.take() {
             Some(begun) => begun,
@@ -126,7 +126,7 @@ impl Live {
         let again = begun.again.len();
         loop {
             let executed = begun.run.executed();
-            // First those that are executed again, then its own.
+            // First the transactions that are executed again, then the sub-block's own.
             let rest = if executed < again { &begun.again[executed..] } else { &transactions[executed - again..] };
             let missed = begun.run.go_on(&self.chain.spec, rest, u64::MAX)?;
             LiveError::unless_executable(&missed)?;
@@ -150,7 +150,7 @@ impl Live {
         Ok(Ok(Box::new(DoneSubBlock { complete, start, snapshot })))
     }
 
-    /// Returns the state that a sub-block is executed on, or the reason why there is none yet.
+    /// Returns the state on which to execute a sub-block, or the reason why there is none yet.
     fn begin(&self, first: &WaitingSubBlock) -> Result<Begun, LiveError> {
         let number = first.number;
         let Some(base) = &first.flashblock.base else {
@@ -185,7 +185,7 @@ impl Live {
         Ok(Ok(Box::new(SubBlockRun { complete, start, again, run })))
     }
 
-    /// Returns the refunds of the block `open` and of the sub-block after it, of which the sub-block restates all.
+    /// Returns the refunds of the block `open` with the sub-block after it, which restates all of them.
     fn refunds(&self, first: &WaitingSubBlock, open: &OpenBlock) -> Result<GasRefunds, LiveError> {
         let (word, own) = (first.flashblock.post_exec.clone()?, first.transactions()?);
         let Some(post_exec) = word else { return Ok(GasRefunds::default()) };
@@ -199,8 +199,8 @@ impl Live {
         Ok(GasRefunds::checked(is_lagoon, open.header.number, post_exec, kinds)?)
     }
 
-    /// Returns the state that the next sub-block of the block being built is executed on: `newest`, unless the refunds of what has been
-    /// executed are others now. Then the block is executed again from its start.
+    /// Returns the state on which to execute the next sub-block of the block being built: `newest`, unless the refunds
+    /// of executed transactions have changed. Then the block is executed again from its start.
     fn begin_next(&self, first: &WaitingSubBlock, newest: Arc<Snapshot>) -> Result<Begun, LiveError> {
         let Some(open) = &newest.open else { return self.no_parent(first.number) };
         let refunds = self.refunds(first, open)?;
@@ -241,7 +241,7 @@ impl Live {
         Ok(Ok(Box::new(SubBlockRun { complete, start, again, run })))
     }
 
-    /// Returns that the parent of a sub-block is still imported, or an error if nothing is imported.
+    /// Reports that the parent of a sub-block is still being imported, or returns an error if nothing is imported.
     fn no_parent(&self, number: u64) -> Result<Begun, LiveError> {
         if self.is_importing() { Ok(Err(Unready::NoParent)) } else { Err(LiveError::Gone(number)) }
     }
@@ -270,7 +270,8 @@ impl Live {
         }
     }
 
-    /// Fetches what the first sub-block of the queue has missed, and what its other transactions will need.
+    /// Fetches the state that the first sub-block of the queue has missed, and the state that its other transactions
+    /// will need.
     fn fetch_for(&self, first: &mut WaitingSubBlock, missed: Missed) {
         let (executed, on) = match &first.begun {
             Some(begun) => (begun.run.executed().saturating_sub(begun.again.len()), begun.run.at().clone()),
@@ -290,10 +291,11 @@ impl Live {
         self.queue = queue;
     }
 
-    /// Runs the transactions of a sub-block from `from` on without effect, and fetches what they, and `missed`, lack.
+    /// Runs the transactions of a sub-block from `from` on without effect, and fetches the state that they lack and
+    /// `missed`.
     fn prefetch(&self, waiting: &mut WaitingSubBlock, from: usize, on: &Snapshot, missed: Missed) {
         let WaitingSubBlock { flashblock, lookahead, .. } = waiting;
-        // A transaction that cannot be read is found when the sub-block's turn comes.
+        // An unreadable transaction is reported when it is the sub-block's turn.
         let transactions = flashblock.transactions.as_deref().unwrap_or_default();
         lookahead.prefetch(&self.chain, on, transactions, from, missed);
     }
@@ -305,7 +307,7 @@ impl Live {
         let gone = || LiveError::Gone(number);
         let published = self.feed.snapshots.load();
         let Some(open) = &newest.open else {
-            // A builder that changes its mind begins the block after it again.
+            // A builder that changes a block also begins the next block again.
             let is_same = newest.head_hash() == hash;
             return if is_same { Ok(published.as_parent(newest.head.as_ref().clone())?) } else { Err(gone()) };
         };
@@ -316,7 +318,7 @@ impl Live {
         let receipts = open.receipts.iter().cloned().collect();
         let withdrawals = header.withdrawals_root.map(|_| word.diff.withdrawals.clone().into());
         let transactions = open.transactions.iter().cloned().collect();
-        // Builders may leave out the state root. The next block's parent hash is the block's name all the same.
+        // Builders may leave out the state root. The next block's parent hash is the block's hash nevertheless.
         let sealed = SealedBlock::named(
             Sealed::new_unchecked(header, hash),
             BlockBody { transactions, receipts, withdrawals, ..BlockBody::default() },
@@ -324,7 +326,7 @@ impl Live {
         Ok(published.as_parent(sealed.with_refunds(open.refunds.clone()))?)
     }
 
-    /// Returns the header of a block, as far as its first sub-block has it.
+    /// Returns the header of a block, with the fields of its first sub-block.
     fn header(
         &self,
         parent: &Sealed<Header>,

@@ -1,7 +1,7 @@
 //! Canonical blocks: followed from parent to child, and published as they were pre-confirmed or executed.
 //!
-//! Only this file changes the canonical chain, one block at a time. What takes time is done by [`import`](super::import),
-//! beside the stream.
+//! Only this file changes the canonical chain, one block at a time. Long tasks are in [`import`](super::import), and
+//! run while the stream continues.
 
 use std::{sync::Arc, time::Duration};
 
@@ -23,8 +23,8 @@ use crate::{
     upstream::{AnnouncedReceipts, UpstreamBlock},
 };
 
-/// The number of blocks' times, and the shortest time, for which an older block has to be the upstream's newest before its
-/// chain counts as gone back: one of several nodes behind an address may be some blocks late.
+/// The time, as a number of blocks and a minimum, for which an older block must be the upstream's newest before its
+/// chain counts as gone back: one of several nodes behind an address may be some blocks behind.
 const GONE_BACK: (u32, Duration) = (4, Duration::from_secs(2));
 
 impl Live {
@@ -34,7 +34,7 @@ impl Live {
         task.is_some() || !path.is_empty() || search.is_some()
     }
 
-    /// Begins what is to be done next: imports the next block of the path, and looks for the path to a new head.
+    /// Starts the next steps: imports the next block of the path, and searches for the path to a new head.
     pub(super) fn start_next(&mut self) {
         while self.catch_up.task.is_none()
             && let Some(waiting) = self.catch_up.path.pop_front_if(|first| !first.lookahead.is_fetching())
@@ -61,7 +61,7 @@ impl Live {
         }
     }
 
-    /// Takes the result of what was done beside the stream.
+    /// Takes the result of a task that ran while the stream continued.
     pub(super) fn on_news(&mut self, news: CanonicalNews) {
         let done = match news {
             CanonicalNews::Found(found) => {
@@ -82,8 +82,8 @@ impl Live {
         self.end_step(done);
     }
 
-    /// Takes the path to the upstream's newest block, which was announced at `since`. While blocks are imported, it has to go
-    /// on from the last of them: other news about the newest block is asked for again when they are.
+    /// Takes the path to the upstream's newest block, which was announced at `since`. While blocks are imported, the
+    /// path must continue from the last of them. Otherwise the search is repeated when the imports are done.
     fn on_path(&mut self, since: Instant, found: Result<Found, LiveError>) {
         if let Ok(Found { unknown: Some(unknown), .. }) = &found {
             self.heads.retry_for(*unknown, self.chain.limits.late);
@@ -102,7 +102,7 @@ impl Live {
                 self.catch_up.leaves_path = true;
                 return self.catch_up.search_from(since);
             }
-            // The upstream has announced a later block than the one that it has as its newest.
+            // The upstream has announced a later block than its newest one.
             (Ok(Found { fork: ForkPoint::Known(_), path, unknown: Some(_) }), None) if path.is_empty() => Ok(()),
             (Ok(Found { fork: ForkPoint::Known(fork), path, .. }), None) => self.begin_path(Some(fork), path, since),
             (Ok(Found { fork: ForkPoint::Unknown, path, .. }), None) => self.begin_path(None, path, since),
@@ -155,7 +155,7 @@ impl Live {
         }
     }
 
-    /// Takes the path to the upstream's newest block from a known one, `fork`, and begins to import its blocks.
+    /// Takes the path from a known block, `fork`, to the upstream's newest, and begins to import its blocks.
     fn begin_path(
         &mut self,
         fork: Option<Arc<SealedBlock>>,
@@ -165,7 +165,7 @@ impl Live {
         let head = self.feed.snapshots.load().head().clone();
         match fork {
             Some(fork) if fork.hash() == head.hash() => self.older_since = None,
-            // Only a lasting answer means that the chain went back.
+            // Only a lasting answer means that the chain has gone back.
             Some(_) if path.is_empty() && !self.has_gone_back() => {
                 self.heads.retry();
                 return Ok(());
@@ -174,7 +174,7 @@ impl Live {
                 self.older_since = None;
                 self.reorgs.increment(1);
                 tracing::warn!(from = head.number(), to = fork.number(), "the upstream took another branch");
-                // Nothing is answered from the dead branch while the other one is imported.
+                // No request is answered from the abandoned branch while the other one is imported.
                 let is_back = self.go_back(fork.number(), FeedProblem::Reorg);
                 if !is_back && !path.is_empty() {
                     self.begin_restart(path);
@@ -199,15 +199,15 @@ impl Live {
         Ok(())
     }
 
-    /// Returns whether an older block has been the upstream's newest for so long that its chain has gone back.
+    /// Returns whether an older block has been the upstream's newest for so long that the chain counts as gone back.
     fn has_gone_back(&mut self) -> bool {
         let (blocks, least) = GONE_BACK;
         let since = *self.older_since.get_or_insert_with(Instant::now);
         since.elapsed() >= (blocks * self.block_time).max(least)
     }
 
-    /// Imports the next canonical block as it was pre-confirmed, or begins to execute it. Returns the block if that has
-    /// begun, or if it has to wait until its sub-blocks are applied.
+    /// Imports the next canonical block as it was pre-confirmed, or begins to execute it. Returns the block if its
+    /// execution has begun, or if it waits until its sub-blocks are applied.
     fn import(&mut self, block: UpstreamBlock, lookahead: &mut Lookahead) -> Option<UpstreamBlock> {
         let number = block.number();
         let parent = self.feed.snapshots.load().select(Selector::Hash(block.header.parent_hash)).ok();
@@ -232,8 +232,8 @@ impl Live {
             self.note_difference(&block, confirmed);
         }
         if confirmed && is_applied && retired.is_none() {
-            // The rules take the block for the pre-confirmed one, so the blocks that they keep are built on a different
-            // state.
+            // The rules consider the block equal to the pre-confirmed one, so the blocks that they keep are built on a
+            // different state.
             self.fail(FeedProblem::Mismatch);
         }
         let actions = self.reconcile(&summary);
@@ -251,7 +251,8 @@ impl Live {
         Some(block)
     }
 
-    /// Returns the time for executing the next block. It shrinks as the lag approaches the bound beyond which blocks are skipped.
+    /// Returns the time limit for executing the next block. It shrinks as the lag approaches the bound beyond which
+    /// blocks are skipped.
     fn time_for_next(&self) -> Duration {
         let limits = &self.chain.limits;
         let most = u32::try_from(limits.gap).unwrap_or(u32::MAX);
@@ -259,8 +260,8 @@ impl Live {
         if limits.execute.is_zero() { limits.execute } else { limits.execute.min(left.max(self.block_time)) }
     }
 
-    /// Publishes a canonical block: with the state that it was pre-confirmed or executed with, or, if there is none,
-    /// with nothing known of its state.
+    /// Publishes a canonical block: with its pre-confirmed or executed state, or, if there is none, with an unknown
+    /// state.
     fn finish(
         &mut self,
         block: UpstreamBlock,
@@ -323,7 +324,8 @@ impl Live {
         is_same.then_some(ImportedBlock { changes: BlockChanges::AsPreconfirmed, receipts })
     }
 
-    /// Begins to start again at the first block of a path, which is newest first. What leads there from the head is skipped.
+    /// Starts again at the first block of a path, which is ordered newest first. The blocks between the head and that
+    /// block are skipped.
     fn begin_restart(&mut self, mut path: Vec<UpstreamBlock>) {
         let (chain, head) = (self.chain.clone(), self.feed.snapshots.load().head().clone());
         let block = path.remove(0);
@@ -334,8 +336,8 @@ impl Live {
         self.catch_up.task = Some(asked.boxed_local());
     }
 
-    /// Publishes blocks between the head and one at which the state starts again, whose logs are delivered when the upstream has told them.
-    /// Returns whether they lead from the head to `parent`.
+    /// Publishes the blocks between the head and the block at which the state starts again. Their logs are delivered
+    /// when the upstream has sent them. Returns whether they lead from the head to `parent`.
     fn skip(&mut self, skipped: Vec<SealedBlock>, parent: B256) -> bool {
         let head = self.feed.snapshots.load().head().hash();
         let leads = skipped.first().is_some_and(|first| first.header.parent_hash == head);
@@ -356,7 +358,7 @@ impl Live {
         true
     }
 
-    /// Starts again at a block. Without the blocks that lead there from the head, its ancestors are unknown.
+    /// Starts again at a block. If `skipped` do not lead there from the head, its ancestors are unknown.
     fn restart(&mut self, block: UpstreamBlock, receipts: AnnouncedReceipts, skipped: Vec<SealedBlock>) {
         let (from, to) = (self.feed.snapshots.load().head().number() + 1, block.number().saturating_sub(1));
         let (number, hash, is_refused) = (block.number(), block.hash(), receipts.is_refused());

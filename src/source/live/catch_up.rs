@@ -18,31 +18,31 @@ use crate::{
 pub(super) struct CatchUp {
     /// The blocks to import, each the parent of the next.
     pub(super) path: VecDeque<WaitingBlock>,
-    /// The number of them, at the end, that were found while blocks before them were imported.
+    /// The number of blocks at the end of the path that were found while earlier ones were imported.
     pub(super) found_while_importing: usize,
-    /// The time since which the first of them waits for its sub-blocks to be applied.
+    /// The time since which the first block waits for its sub-blocks to be applied.
     pub(super) waits_since: Option<Instant>,
-    /// The task for the first of them, or to start again.
+    /// The task for the first block, or for starting again.
     pub(super) task: Option<LocalBoxFuture<'static, CanonicalNews>>,
     /// Whether the task waits for state, so that there is time for the blocks behind the first.
     pub(super) waits: Rc<Cell<bool>>,
     /// The last `waits` that [`news`](Self::news) has reported.
     reported_waits: bool,
-    /// The time since which the upstream's newest block is to be searched for.
+    /// The time since which a search for the upstream's newest block is due.
     pub(super) search_due: Option<Instant>,
     /// The search for the path to the upstream's newest block, also while blocks before it are executed, and the time at
     /// which the block was announced.
     pub(super) search: Option<(LocalBoxFuture<'static, CanonicalNews>, Instant)>,
     /// Whether the newest block is not a descendant of the path, so that it is searched for at the path's end.
     pub(super) leaves_path: bool,
-    /// The time since which the upstream does not have a block that it has announced, or an ancestor of it.
+    /// The time since which the upstream lacks a block that it has announced, or an ancestor of it.
     pub(super) unknown_since: Option<Instant>,
 }
 
 /// A canonical block that is to be imported.
 pub(super) struct WaitingBlock {
     pub(super) block: UpstreamBlock,
-    /// The time at which the upstream announced it, or a block after it.
+    /// The time at which the upstream announced this block, or a later one.
     pub(super) since: Instant,
     /// The state that it will read.
     pub(super) lookahead: Lookahead,
@@ -56,7 +56,7 @@ impl WaitingBlock {
         Self { block, since, lookahead: Lookahead::default(), opened: None }
     }
 
-    /// Runs a part of it on an older state, the newest that there is, and fetches what it lacks.
+    /// Runs a part of it on an older state, the newest available, and fetches the state that it lacks.
     fn prefetch(&mut self, chain: &LiveChain, on: &Snapshot) {
         if self.lookahead.is_new() && chain.applies_list(&self.block) {
             return self.lookahead.list(chain, self.block.clone());
@@ -77,7 +77,8 @@ impl WaitingBlock {
         }
     }
 
-    /// Opens the block, if presim can execute it. Returns what its system calls and its withdrawals have missed.
+    /// Opens the block, if presim can execute it. Returns the state that its system calls and its withdrawals have
+    /// missed.
     fn open(&mut self, chain: &LiveChain, on: &Snapshot) -> Missed {
         let (block, spec) = (&self.block, &chain.spec);
         let Some(view) = on.world.remote().filter(|_| block.foreign.is_none()).cloned() else {
@@ -128,12 +129,13 @@ impl CatchUp {
         .await
     }
 
-    /// Returns whether there is time to prefetch the state that the next blocks will read, and one of the first `most` blocks lacks it.
+    /// Returns whether there is time to prefetch the state that the next blocks will read, and one of the `most`
+    /// blocks after the first lacks some.
     pub fn can_prefetch(&mut self, most: usize) -> bool {
         self.next_to_prefetch(most).is_some()
     }
 
-    /// Fetches state that one of the first `most` blocks behind the first will read. `on` is the newest canonical state.
+    /// Fetches state that one of the `most` blocks after the first will read. `on` is the newest canonical state.
     pub fn prefetch(&mut self, most: usize, chain: &LiveChain, on: &Snapshot) {
         if let Some(waiting) = self.next_to_prefetch(most) {
             waiting.prefetch(chain, on);
@@ -150,12 +152,12 @@ impl CatchUp {
         behind.find(|waiting| waiting.lookahead.wants_prefetch())
     }
 
-    /// Notes that the upstream's newest block is to be searched for.
+    /// Schedules a search for the upstream's newest block.
     pub fn search(&mut self) {
         self.search_from(Instant::now());
     }
 
-    /// Notes that the upstream's newest block, which was announced at `since`, is to be searched for.
+    /// Schedules a search for the path to the upstream's newest block, which was announced at `since`.
     pub fn search_from(&mut self, since: Instant) {
         self.search_due.get_or_insert(since);
     }
@@ -177,7 +179,7 @@ impl CatchUp {
         u32::try_from(self.path.len()).unwrap_or(u32::MAX)
     }
 
-    /// Returns whether the upstream's newest block is to be searched for now: at most `gap` blocks wait to be imported.
+    /// Returns whether to search for the upstream's newest block now: at most `gap` blocks wait to be imported.
     pub fn may_search(&self, gap: usize) -> bool {
         let is_free = match self.path.len() {
             0 => self.task.is_none(),

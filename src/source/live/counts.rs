@@ -1,4 +1,4 @@
-//! Counts of what a stream of sub-blocks has brought, and of what became of it.
+//! Counts of the sub-blocks of a stream, and of their outcomes.
 
 use std::ops::RangeBounds;
 
@@ -19,7 +19,7 @@ pub(super) enum BlockFate {
 /// Counts of pre-confirmed blocks by their fate, each once, and of the stream's messages.
 #[derive(Debug)]
 pub(super) struct PreConfirmedCounts {
-    /// The numbers of the blocks that were published and whose fate is not known yet, in order.
+    /// The numbers of the published blocks with unknown outcome, in order.
     begun: Vec<u64>,
     pub(super) applied: Counter,
     pub(super) unreadable: Counter,
@@ -52,12 +52,12 @@ impl PreConfirmedCounts {
         }
     }
 
-    /// Notes that the first sub-block of a block is published.
+    /// Records that the first sub-block of a block is published.
     pub(super) fn begin(&mut self, number: u64) {
         self.begun.push(number);
     }
 
-    /// Counts the published blocks with these numbers whose fate was not known.
+    /// Counts the published blocks with these numbers whose outcome was unknown.
     pub(super) fn record_outcome(&mut self, numbers: impl RangeBounds<u64>, fate: BlockFate) {
         let count = match fate {
             BlockFate::Canonical => &self.canonical,

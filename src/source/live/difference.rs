@@ -31,8 +31,8 @@ impl Live {
         self.retain(Divergence { at, block, index: sub_block, transaction, field, computed, announced });
     }
 
-    /// Keeps the difference between a canonical block and the same block as it was pre-confirmed. A block that became
-    /// canonical with more transactions than had been pre-confirmed does not differ, unless all were: `is_complete`.
+    /// Records the difference between a canonical block and its pre-confirmed version. A block with more transactions
+    /// than had been pre-confirmed does not differ, unless all of them had been: `is_complete`.
     pub(super) fn note_difference(&self, block: &UpstreamBlock, is_complete: bool) {
         let Some(own) = self.preconfirmed(block.number()) else { return };
         // A later sub-block may have brought other refunds, too.

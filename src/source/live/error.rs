@@ -53,7 +53,7 @@ pub enum LiveError {
     /// The upstream is a node of another chain than at the start.
     #[error("the upstream's chain id is {announced} now, expected {expected}: it is a node of another chain")]
     OtherChain { expected: u64, announced: u64 },
-    /// The block has a transaction of a type, or with a payload of it, that presim does not know.
+    /// The block has a transaction of a type that presim does not know, or with an unknown payload.
     #[error("transaction {index} has the type {kind:#04x}: presim does not know it, or its payload")]
     ForeignType { index: usize, kind: u8 },
     /// The block cannot be executed here.
@@ -104,7 +104,7 @@ impl LiveError {
         self
     }
 
-    /// Returns an error if what was missed is no state, but something that presim cannot execute.
+    /// Returns an error if a run has reached something that presim cannot execute, instead of missing state.
     pub(super) fn unless_executable(missed: &Missed) -> Result<(), Self> {
         missed.unexecutable().map_or(Ok(()), |why| Err(Self::Unexecutable(why)))
     }

@@ -1,7 +1,7 @@
-//! The import of canonical blocks: asked of the upstream, executed on the known state, and checked.
+//! The import of canonical blocks: they are requested from the upstream, executed on the known state, and checked.
 //!
-//! All of it happens beside the stream: each step is a future that the feed's task polls between sub-blocks. None changes
-//! what is published.
+//! The import does not block the stream: each step is a future that the feed's task polls between sub-blocks. No step
+//! changes the published chain.
 
 use std::{cell::Cell, panic::AssertUnwindSafe, rc::Rc, sync::Arc, time::Duration};
 
@@ -41,20 +41,20 @@ const SYSTEM_CONTRACTS: [Address; 5] = [
     WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS,
     CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS,
 ];
-/// Of the blocks that come with an access list, the distance between two that are executed.
+/// Of the blocks with an access list, one in this many is executed.
 const EXECUTED_EVERY: u64 = 32;
 /// The most blocks that are skipped with their logs.
 const MOST_SKIPPED: u64 = 1_024;
 /// The gas after which the execution of a canonical block lets sub-blocks run.
 const SLICE: u64 = 10_000_000;
 
-/// The result of what was done beside the stream.
+/// The result of a task that ran while the stream continued.
 pub(super) enum CanonicalNews {
     /// The way from a known block to the upstream's newest was looked for.
     Found(Result<Found, LiveError>),
     /// The first block of the path was executed, or the upstream was asked for its receipts.
     Executed(Result<ImportedBlock, NotExecuted>, AnnouncedReceipts),
-    /// The first block waits for state, or the state for one behind it has come.
+    /// The first block waits for state, or the state for a later one has arrived.
     Waits,
     /// The upstream is a node of another chain now.
     OtherChain(LiveError),
@@ -103,9 +103,9 @@ pub(super) struct Predicted {
 
 /// A block that can be applied without executing it.
 pub(super) struct ListedBlock {
-    /// The access list, which has the hash in the header.
+    /// The access list. Its hash is in the header.
     list: BlockAccessList,
-    /// The receipts, which have the root in the header.
+    /// The receipts. Their root is in the header.
     receipts: Vec<ChainReceipt>,
 }
 
@@ -202,8 +202,8 @@ impl LiveChain {
         Ok(Found { fork, path, unknown })
     }
 
-    /// Returns the blocks after `head` up to the last of `path`, which is newest first, oldest first and as headers. Returns none if there
-    /// are more than [`MOST_SKIPPED`], or one does not follow from the one before.
+    /// Returns the headers of the blocks after `head` up to the last of `path`, oldest first. `path` is newest first.
+    /// Returns none if there are more than [`MOST_SKIPPED`], or if one does not follow from the previous one.
     pub(super) async fn skipped(self, head: &SealedBlock, path: Vec<UpstreamBlock>) -> Vec<SealedBlock> {
         let found =
             path.into_iter().rev().map(|block| block.into_sealed(AnnouncedReceipts::NotYet)).collect::<Vec<_>>();
@@ -314,14 +314,14 @@ impl LiveChain {
         }
     }
 
-    /// Returns whether a block is applied from its access list, and not executed. One of many is executed all the same, which shows
-    /// whether lists can be relied upon.
+    /// Returns whether a block is applied from its access list instead of executed. Some blocks are executed
+    /// nevertheless, to check whether lists can be relied upon.
     pub(super) fn applies_list(&self, block: &UpstreamBlock) -> bool {
         let has_list = block.header.block_access_list_hash.is_some() && !block.has_ommers;
         has_list && !block.number().is_multiple_of(EXECUTED_EVERY) && self.fetcher.has_lists()
     }
 
-    /// Asks the upstream for the access list of a block and for its receipts. Returns them if both are what the header says.
+    /// Requests the access list and the receipts of a block from the upstream. Returns them if both match the header.
     pub(super) async fn listed(self, block: UpstreamBlock) -> Option<ListedBlock> {
         let (announced, deadline) = (block.header.block_access_list_hash?, Instant::now() + self.limits.wait);
         block.check_transactions().ok()?;
@@ -353,7 +353,7 @@ impl LiveChain {
             }
         };
         let ListedBlock { list, receipts } = listed?;
-        // The state right after the parent, which is canonical, without the pre-confirmed blocks on it.
+        // The state right after the parent, which is canonical, without pre-confirmed blocks.
         let before = parent.world.remote().filter(|view| view.hash() == parent.head_hash())?;
         let changes = listed_changes(&list, &World::on(before.clone()), self.fetcher.codes());
         Some(ImportedBlock { changes: BlockChanges::Listed(changes.into()), receipts })
@@ -362,13 +362,13 @@ impl LiveChain {
     /// Returns the accounts and slots that a block may have changed: by its transactions, and by the system calls and payments
     /// around them. Returns `None` if the upstream does not trace the block.
     async fn touched(&self, block: &UpstreamBlock) -> Option<Vec<AccountChange>> {
-        // From Amsterdam on, other contracts are written around the transactions, too.
+        // Since Amsterdam, other contracts are also written around the transactions.
         if block.has_ommers || block.header.block_access_list_hash.is_some() {
             return None;
         }
         let natives = self.spec.natives().at(block.header.timestamp);
         let called = block.transactions.iter().filter_map(|tx| tx.to());
-        // A tracer may not see what native code writes.
+        // A tracer may miss writes of native code.
         let natives: Vec<_> = called.filter(|address| natives.find(address).is_some()).collect();
         let mut touched = self.fetcher.touched(block.hash()).await?;
         let known: AddressMap<usize> = touched.iter().enumerate().map(|(at, change)| (change.address, at)).collect();
@@ -395,7 +395,7 @@ impl LiveChain {
         until: Instant,
         waits: &Cell<bool>,
     ) -> Result<ImportedBlock, LiveError> {
-        // A block that is not what its header says is none of the chain's.
+        // A block that contradicts its header is not part of the chain.
         block.check_transactions()?;
         let late = || LiveError::ExecutionTimeout(self.limits.execute);
         if self.limits.execute.is_zero() || block.has_ommers {
@@ -414,7 +414,7 @@ impl LiveChain {
         let is_lagoon = self.spec.has_post_exec(block.header.timestamp);
         let refunds = GasRefunds::of_block(is_lagoon, block.number(), &block.transactions)
             .map_err(|(index, broken)| LiveError::Transaction { index, problem: broken.to_string() })?;
-        // The state right after the parent, which is canonical, without the pre-confirmed blocks on it.
+        // The state right after the parent, which is canonical, without pre-confirmed blocks.
         let view = parent.world.remote().filter(|view| view.hash() == parent.head_hash()).cloned();
         let view = view.ok_or(LiveError::Gone(parent.head.number()))?;
         let on = Snapshot::at_head(World::on(view.clone()), parent.head.clone(), parent.hashes.clone());
@@ -460,7 +460,7 @@ impl LiveChain {
         while let Some(rest) = block.transactions.get(run.executed()..).filter(|rest| !rest.is_empty()) {
             let mut missed = run.go_on(&self.spec, rest, SLICE)?;
             if missed.is_empty() {
-                // Lets sub-blocks run.
+                // Lets sub-blocks run in between.
                 tokio::task::yield_now().await;
                 continue;
             }
@@ -490,7 +490,7 @@ impl LiveChain {
     }
 }
 
-/// Checks that a block has the number after its parent's, which its hash alone shows only if the hash is checked.
+/// Checks that a block's number follows its parent's. The hash proves that only if it is checked.
 fn child_of(block: &UpstreamBlock, parent: u64) -> Result<(), LiveError> {
     LiveError::unless_equal("number of the block", block.number(), parent.saturating_add(1))
 }

@@ -18,10 +18,10 @@ use crate::{chain::SealedBlock, ledger::Chain, upstream::AnnouncedReceipts};
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 /// The longest pause before the upstream is asked for a block's content again.
 const MAX_PAUSE: Duration = Duration::from_secs(8);
-/// The blocks whose contents are asked for at once.
+/// Maximum blocks whose contents are requested at once.
 const MAX_ASKED_AT_ONCE: usize = 8;
 
-/// The blocks whose content is to come, and the questions for it.
+/// The blocks whose content is awaited, and the requests for it.
 #[derive(Default)]
 pub(super) struct LateContents {
     /// Oldest first.
@@ -30,7 +30,7 @@ pub(super) struct LateContents {
     asked: Option<LocalBoxFuture<'static, Vec<Option<SealedBlock>>>>,
 }
 
-/// A block whose content is to come.
+/// A block whose content is awaited.
 #[derive(Clone, Copy)]
 struct LateContent {
     number: u64,
@@ -62,7 +62,7 @@ impl LateContents {
         contents.into_iter().flatten().collect()
     }
 
-    /// Asks for the contents that are due, and forgets the blocks whose content is known or of no use.
+    /// Requests the contents that are due, and forgets the blocks whose content is known or no longer needed.
     pub fn ask(&mut self, published: &Chain, chain: &LiveChain) {
         self.waiting.retain(|late| published.is_late(late.number, late.hash));
         if self.asked.is_some() {
@@ -80,14 +80,14 @@ impl LateContents {
         }
     }
 
-    /// Removes the block with this hash. Returns whether its content was to come.
+    /// Removes the block with this hash. Returns whether its content was awaited.
     pub fn remove(&mut self, hash: B256) -> bool {
         let before = self.waiting.len();
         self.waiting.retain(|late| late.hash != hash);
         self.waiting.len() < before
     }
 
-    /// Returns whether no content is to come.
+    /// Returns whether no content is awaited.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }

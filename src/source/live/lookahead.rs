@@ -22,7 +22,7 @@ use crate::{
 /// The transactions that are run at once. Between two such parts, sub-blocks are taken.
 const PART: usize = 64;
 
-/// The fetched state, and what the upstream has told beside it.
+/// The fetched state, and the block's content that the upstream sent along with it.
 type Fetched = Result<(Held, Predicted), FetchError>;
 
 /// The search for the state that the transactions of a block or of a sub-block will read.
@@ -32,7 +32,7 @@ type Fetched = Result<(Held, Predicted), FetchError>;
 /// block is executed.
 #[derive(Default)]
 pub(super) struct Lookahead {
-    /// The transactions, by index, that have not run yet without missing state. `None` before the first look.
+    /// The transactions, by index, that have not yet run without missing state. `None` before the first round.
     unknown: Option<Vec<usize>>,
     /// The transactions that are still to be run in this round.
     to_run: Vec<usize>,
@@ -44,7 +44,7 @@ pub(super) struct Lookahead {
     fetch: Option<LocalBoxFuture<'static, Fetched>>,
     /// The state that was fetched.
     held: Held,
-    /// The part of the block that the upstream has told.
+    /// The content of the block that the upstream has sent.
     predicted: Predicted,
 }
 
@@ -130,7 +130,7 @@ impl Lookahead {
         }
     }
 
-    /// Takes what the upstream has told of the block.
+    /// Takes the content of the block that the upstream has sent.
     pub fn take_predicted(&mut self) -> Predicted {
         std::mem::take(&mut self.predicted)
     }

@@ -12,7 +12,7 @@ use crate::{
     upstream::{Fetcher, Heads, Hints, Prestate, Upstream},
 };
 
-/// The pause before state that could not be fetched is asked for again.
+/// The pause before a failed fetch of state is repeated.
 const RETRY_PAUSE: Duration = Duration::from_millis(250);
 
 /// The parts and the settings with which a live chain is followed.
@@ -56,17 +56,17 @@ pub struct LiveLimits {
     pub max_lag: Option<Duration>,
     /// The most bytes of sub-blocks that wait to be applied.
     pub held: usize,
-    /// Whether blocks whose headers do not have their hashes are refused.
+    /// Whether blocks whose headers do not match their hashes are rejected.
     pub verify: bool,
-    /// The number of blocks behind the one being executed whose state is fetched in advance.
+    /// The number of blocks after the one being executed whose state is fetched in advance.
     pub lookahead: usize,
-    /// The number of blocks to catch up with one by one. A greater gap is skipped.
+    /// The number of blocks to catch up with block by block. A larger gap is skipped.
     pub gap: usize,
     /// The time for which the upstream may not have a block that it has announced.
     pub late: Duration,
 }
 
-/// The parts of a live chain that work beside the feed's task needs.
+/// The parts of a live chain that tasks other than the feed's own need.
 #[derive(Clone, Debug)]
 pub(super) struct LiveChain {
     pub(super) spec: Arc<ChainSpec>,
@@ -99,7 +99,8 @@ impl LiveChain {
         Ok((held, prestate.map(|_| Prestate::default())))
     }
 
-    /// Fetches and holds the state that runs have missed, and fetches what `hints` predict. An error comes after a pause.
+    /// Fetches and holds the state that runs have missed, and fetches the values that `hints` predict. Errors are
+    /// returned after a pause.
     pub(super) async fn fetch(self, missed: Missed, hints: Hints) -> Result<Held, FetchError> {
         let hints = (!hints.is_empty()).then_some(hints);
         let fetched = self.fetcher.fetch(&missed, hints.as_ref(), Instant::now() + self.limits.wait).await;

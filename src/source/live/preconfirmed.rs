@@ -33,8 +33,8 @@ impl Preconfirmed {
         self.transaction_hashes().into_iter().chain(refunds.hash()).collect()
     }
 
-    /// Returns the receipts so far, as a canonical block has them, and what follows from them, which was computed along with the
-    /// sub-blocks.
+    /// Returns the receipts so far, as a canonical block has them, and the totals that follow from them, which were
+    /// computed along with the sub-blocks.
     pub(super) fn outcome(&self) -> (Vec<ChainReceipt>, ReceiptTotals) {
         match &self.0.open {
             Some(open) => {

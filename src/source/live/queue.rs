@@ -18,9 +18,9 @@ use crate::{
 
 /// The sub-blocks that the rules of the stream have admitted and that are not applied yet, oldest first.
 ///
-/// The first one is executed as far as the state that it reads is known. Where state is missing, it is fetched, and the
-/// execution goes on from there. Those behind it are run in advance, without effect, so that their state is fetched at
-/// the same time.
+/// The first one is executed as far as the state that it reads is known. Missing state is fetched, and the execution
+/// continues from there. Later ones are run in advance, without effect, so that their state is fetched at the same
+/// time.
 #[derive(Default)]
 pub(super) struct SubBlockQueue(VecDeque<WaitingSubBlock>);
 
@@ -32,7 +32,7 @@ pub(super) struct SubBlockRun {
     pub(super) start: SubBlockStart,
     /// The transactions of its block before it that are executed again, because their refunds are others now. Empty for most.
     pub(super) again: Vec<Recovered<ChainTx>>,
-    /// The run of those, and of its own.
+    /// The run of those transactions, and of its own.
     pub(super) run: BlockRun,
 }
 
@@ -46,7 +46,7 @@ pub(super) struct WaitingSubBlock {
     pub received: Instant,
     /// The part of it that has been executed.
     pub begun: Option<Box<SubBlockRun>>,
-    /// Whether its parent was not known when its turn came.
+    /// Whether its parent was unknown when it was its turn.
     pub lacks_parent: bool,
     /// The state that it will read.
     pub lookahead: Lookahead,
@@ -137,7 +137,7 @@ impl SubBlockQueue {
         self.0.iter_mut().find(|waiting| waiting.wants_prefetch())
     }
 
-    /// Lets the first sub-block look for its parent again.
+    /// Makes the first sub-block search for its parent again.
     pub fn find_parent(&mut self) {
         if let Some(first) = self.0.front_mut() {
             first.lacks_parent = false;

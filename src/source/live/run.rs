@@ -38,7 +38,7 @@ impl FeedSource for LiveSource {
     }
 }
 
-/// The number of canonical blocks by which the published state may be late before it is said to lag.
+/// The number of canonical blocks by which the published state may be behind before it is reported as lagging.
 const MAX_BEHIND: u32 = 2;
 /// The pause before a source that has ended is started again.
 const RESTART_PAUSE: Duration = Duration::from_secs(1);
@@ -145,7 +145,7 @@ impl Live {
         self.apply_actions(actions, Instant::now());
     }
 
-    /// Drops what may last no longer, and shows how late the feed is.
+    /// Degrades the feed if a time limit has passed, and updates the lag that it reports.
     fn update_health(&mut self) {
         let limits = self.chain.limits;
         self.unread.warn();

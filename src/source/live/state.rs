@@ -28,7 +28,7 @@ pub(super) struct Live {
     pub(super) heads: Heads,
     pub(super) flashblocks: Option<FlashblockSource>,
     pub(super) feed: Feed,
-    /// The newest state while a canonical block that is being imported replaces what is pre-confirmed there.
+    /// The newest state, if a canonical block that is being imported replaces its pre-confirmed blocks.
     pub(super) superseded: Option<StateId>,
     /// The canonical blocks that are being imported.
     pub(super) catch_up: CatchUp,
@@ -36,9 +36,9 @@ pub(super) struct Live {
     pub(super) queue: SubBlockQueue,
     /// The messages of the stream that could not be read.
     pub(super) unread: UnreadMessages,
-    /// The time at which the stream was lost, while it may still come back in order.
+    /// The time at which the stream was lost, while it may still resume without a gap.
     pub(super) cut_since: Option<Instant>,
-    /// The canonical blocks whose content the upstream has not told yet.
+    /// The canonical blocks whose content the upstream has not sent yet.
     pub(super) late: LateContents,
     /// The time since which the upstream's newest block is an older one than the newest.
     pub(super) older_since: Option<Instant>,
@@ -59,7 +59,7 @@ pub(super) struct Live {
 }
 
 impl Live {
-    /// Creates a follower of `source`, which publishes to `feed`. The snapshots of `feed` begin with a canonical block.
+    /// Creates a follower of `source` that publishes to `feed`. The snapshots of `feed` begin with a canonical block.
     pub(super) fn new(source: LiveSource, feed: Feed) -> Self {
         let blocks = |outcome| {
             let help = "Canonical blocks, by effect on the state cache.";
@@ -100,13 +100,13 @@ impl Live {
         published.preconfirmed(number).filter(|_| !self.is_superseded()).cloned().map(Preconfirmed)
     }
 
-    /// Returns whether a canonical block that is being imported replaces what is pre-confirmed, so that nothing is built on that
-    /// any more.
+    /// Returns whether a canonical block that is being imported replaces the pre-confirmed blocks, so that nothing is
+    /// built on them any more.
     pub(super) fn is_superseded(&self) -> bool {
         self.superseded == Some(self.feed.snapshots.newest().state)
     }
 
-    /// Lets nothing be built on what is pre-confirmed, until something else is published.
+    /// Prevents building on the pre-confirmed blocks, until something else is published.
     pub(super) fn supersede(&mut self) {
         self.superseded = Some(self.feed.snapshots.newest().state);
     }
@@ -148,8 +148,8 @@ impl Live {
         is_back
     }
 
-    /// Notes that the content of a canonical block that was just published is to come, unless it is known. `is_refused` says
-    /// whether the upstream gave it neither as receipts nor as logs.
+    /// Awaits the content of a canonical block that was just published, unless it is known. `is_refused` is whether the
+    /// upstream provided neither its receipts nor its logs.
     pub(super) fn expect_content(&mut self, number: u64, hash: B256, is_refused: bool) {
         if !self.feed.snapshots.load().is_late(number, hash) {
             return;
@@ -165,7 +165,7 @@ impl Live {
         self.late.push(number, hash);
     }
 
-    /// Notes the blocks whose content is to come after a restart of the source.
+    /// After a restart of the source, awaits the contents of the late blocks again.
     pub(super) fn expect_contents_again(&mut self) {
         self.late = LateContents::default();
         for (number, late) in self.feed.snapshots.load().late_blocks() {
@@ -180,7 +180,7 @@ impl Live {
         }
     }
 
-    /// Publishes the contents that the upstream has told.
+    /// Publishes the contents that the upstream has sent.
     pub(super) fn take_contents(&mut self, contents: Vec<SealedBlock>) {
         for content in contents {
             if self.late.remove(content.hash()) {

@@ -27,12 +27,12 @@ impl UnreadMessages {
         self.warn();
     }
 
-    /// Returns the time at which messages that were counted are to be told.
+    /// Returns the time at which the counted messages are to be reported.
     pub fn due(&self) -> Option<Instant> {
         self.warned.filter(|_| self.count > 0).map(|warned| warned + WARNING_INTERVAL)
     }
 
-    /// Logs a warning if there are messages to tell, and the last warning is a minute ago.
+    /// Logs a warning if there are messages to report, and the last warning is a minute old.
     pub fn warn(&mut self) {
         let is_due = self.warned.is_none_or(|at| at.elapsed() >= WARNING_INTERVAL);
         let Some(problem) = self.problem.as_ref().filter(|_| is_due) else {

@@ -12,15 +12,15 @@ use crate::{
     state::{Lookup, World},
 };
 
-/// Checks the time and the base fee of a block on `parent`, as its first sub-block has them. The other fields do not follow
-/// from the parent.
+/// Checks the time and the base fee of a block on `parent`, as its first sub-block has them. The other fields do not
+/// follow from the parent.
 ///
-/// The base fee is checked if that of the newest canonical block follows from its parent, too: a chain may have rules for it
-/// that presim does not know, and the parent of the first block that presim sees is not known.
+/// The base fee is checked only if the newest canonical block's also follows from its parent: a chain may have base fee
+/// rules that presim does not know, and the parent of the first block that presim sees is unknown.
 ///
 /// # Errors
 ///
-/// Returns [`LiveError::Mismatch`] if the value is not the chain's.
+/// Returns [`LiveError::Mismatch`] if the value contradicts the chain's rules.
 pub(super) fn verify_base(
     spec: &ChainSpec,
     published: &Chain,
@@ -42,7 +42,7 @@ pub(super) fn verify_base(
     LiveError::unless_equal("base_fee_per_gas", U256::from(fee), base.base_fee_per_gas)
 }
 
-/// Compares a sub-block, and its block so far, with what the builder says about them.
+/// Compares a sub-block, and its block so far, with the builder's values.
 ///
 /// # Errors
 ///
@@ -83,7 +83,7 @@ pub(super) fn verify(
     })
 }
 
-/// Checks the receipts of a sub-block's transactions against those that the builder sent. Returns their number.
+/// Checks the receipts of a sub-block's transactions against the builder's. Returns the number of receipts compared.
 fn check_receipts(
     flashblock: &Flashblock,
     open: &OpenBlock,
@@ -114,7 +114,7 @@ fn check_receipt(own: &ChainReceipt, announced: &OpReceipt) -> Result<(), LiveEr
     Ok(())
 }
 
-/// Checks balances that are known against those that the builder sent. Returns their number.
+/// Checks known balances against the builder's. Returns the number of balances compared.
 fn check_balances(flashblock: &Flashblock, world: &World) -> Result<usize, LiveError> {
     let mut compared = 0;
     for (address, announced) in flashblock.metadata.new_account_balances.iter().flatten() {

@@ -20,7 +20,7 @@ const WAITING: usize = 64;
 /// A change of the chain that a client asks for.
 #[derive(Clone, Debug)]
 pub enum ChainChange {
-    /// Mines blocks, the first with what waits in the pool.
+    /// Mines blocks. The first one has the pending transactions of the pool.
     Mine {
         /// The number of blocks.
         blocks: u64,
@@ -39,7 +39,7 @@ pub enum ChainChange {
     SetTimestampInterval(Option<u64>),
     /// Saves the chain's state, to return to it.
     Save,
-    /// Returns to a saved state. It and those saved after it are forgotten.
+    /// Returns to a saved state. It and later ones are forgotten.
     Return(u64),
     /// Removes the newest blocks.
     RollBack {
@@ -73,9 +73,9 @@ pub enum ChainChange {
 /// A field of the next block that a client chooses.
 #[derive(Clone, Copy, Debug)]
 pub enum FieldChoice {
-    /// The receiver of the fees, of all blocks to come.
+    /// The recipient of the fees of all later blocks.
     FeeRecipient(Address),
-    /// The gas limit, of all blocks to come.
+    /// The gas limit of all later blocks.
     GasLimit(u64),
     /// The base fee in wei per unit of gas.
     BaseFee(u64),
@@ -90,7 +90,7 @@ pub enum Mining {
     OnArrival,
     /// A block at each of these intervals, in sub-blocks as any devnet's if they are asked for, else a draft until then.
     Interval(Duration),
-    /// On request only. The block being built is a draft of what waits.
+    /// On request only. The block being built is a draft of the pending transactions.
     OnRequest,
 }
 
@@ -136,7 +136,7 @@ pub enum ChangeOutcome {
 /// The reason why a change was not made.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ChangeError {
-    /// The next block's timestamp would not be later than that of the block before.
+    /// The next block's timestamp would not be later than its parent's.
     #[error("timestamp {timestamp} is lower than or equal to the previous block's timestamp {previous}")]
     Timestamp { timestamp: u64, previous: u64 },
     /// The timestamp is too late for the blocks after it.
@@ -151,7 +151,7 @@ pub enum ChangeError {
     /// More blocks were requested than one request may mine.
     #[error("{blocks} blocks: expected at most {most} (--testing-limit)")]
     TooManyBlocks { blocks: u64, most: u64 },
-    /// As many changes as may wait are waiting.
+    /// The queue of changes is full.
     #[error("too busy: {WAITING} changes of the chain wait already")]
     Busy,
     /// The chain does not begin on an upstream's block.
@@ -192,7 +192,7 @@ impl ChainControl {
         (Self(sender), changes)
     }
 
-    /// Makes a change, after those that wait, and returns once it is published.
+    /// Makes a change after the waiting ones, and returns once it is published.
     ///
     /// # Errors
     ///

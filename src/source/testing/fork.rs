@@ -39,11 +39,11 @@ pub struct Forking {
     pub kept: Retention,
     /// The health of the feed.
     pub feed: FeedState,
-    /// The accounts whose balance is set, and the balance in wei.
+    /// The accounts whose balances are set.
     pub funded: Vec<Address>,
     /// Their balance in wei.
     pub balance: U256,
-    /// Accounts of another chain's state, which are set.
+    /// Accounts of another chain's state, to be set on the fork.
     pub loaded: Option<StateFile>,
 }
 
@@ -101,7 +101,7 @@ impl Forking {
     ///
     /// # Errors
     ///
-    /// Returns a [`ForkError`] if that is not possible. The state then comes from where it came before.
+    /// Returns a [`ForkError`] if that is not possible. The source of the state is then unchanged.
     pub(super) async fn begin_again(&self, target: ForkTarget) -> Result<Chain, ForkError> {
         let deadline = Instant::now() + self.timeout;
         let other = match target.url {

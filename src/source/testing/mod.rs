@@ -43,7 +43,7 @@ const LATEST_TIME: u64 = i64::MAX as u64;
 /// The time that the transactions of a block may take which is mined on request or on arrival.
 const MOST_TIME: Duration = Duration::from_secs(60);
 
-/// The time after which what could not be mined is tried again.
+/// The pause before transactions that could not be mined are tried again.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A devnet that runs by itself, and as its clients ask.
@@ -63,7 +63,7 @@ pub struct TestingSource {
     first: SavedChain,
     /// A random name of the chain since it last began.
     instance: B256,
-    /// Whether what has become ready could not be taken up.
+    /// Whether new ready transactions could not be mined or drafted.
     is_stuck: bool,
     /// The means to begin on another block; `None` on a chain that is no fork.
     forking: Option<Forking>,
@@ -78,9 +78,9 @@ struct SavedChain {
 }
 
 impl TestingSource {
-    /// Creates the source, which goes on from `first` and mines on these occasions, and its handle. `sub_block` is the time between the
-    /// sub-blocks of blocks that are mined at an interval, if they have any. `most` bounds the states that are
-    /// saved, the oldest of which is forgotten for one more, and the blocks that one request mines.
+    /// Creates the source, which continues from `first` and mines on these occasions, and its handle. `sub_block` is
+    /// the time between the sub-blocks of blocks that are mined at an interval, if they have any. `most` bounds the
+    /// saved states, of which the oldest is forgotten for a new one, and the blocks that one request mines.
     pub fn new(
         devnet: DevnetSource,
         first: Arc<Chain>,
@@ -168,7 +168,7 @@ impl TestingSource {
             ChainChange::Reorganise { blocks } => self.reorganise(feed, &blocks).await?,
             ChainChange::Reset(target) => self.reset(feed, target).await?,
             ChainChange::FetchFrom(url) => {
-                // As anvil has it, the URL is of no use elsewhere.
+                // As in anvil, the URL has no effect on a chain that is no fork.
                 if let Some(forking) = &self.forking {
                     forking.fetch_from(url).await?;
                 }
@@ -223,13 +223,13 @@ impl TestingSource {
         Ok(())
     }
 
-    /// Seals the block being built with what waits in the pool, and opens the next one.
+    /// Seals the block being built with the pending transactions of the pool, and opens the next one.
     async fn end_block(&mut self, feed: &mut Feed) -> Result<(), ChangeError> {
         self.devnet.go_on_by(feed, |devnet, chain, pool| devnet.block(chain, pool).map(Some)).await?;
         Ok(())
     }
 
-    /// Mines on these occasions from now on, and what waits already if it is on arrival.
+    /// Mines on these occasions from now on, and mines the pending transactions if it is on arrival.
     async fn set_mining(&mut self, feed: &mut Feed, mining: Mining) -> Result<(), ChangeError> {
         self.mining = mining;
         self.pace(feed);
@@ -258,7 +258,7 @@ impl TestingSource {
         feed.pool.on_arrival.follow(self.follows());
     }
 
-    /// Returns whether the block being built is a draft of what waits.
+    /// Returns whether the block being built is a draft of the pending transactions.
     fn drafts(&self) -> bool {
         match self.mining {
             Mining::OnRequest => true,
@@ -272,7 +272,8 @@ impl TestingSource {
         self.mining == Mining::OnArrival || self.drafts()
     }
 
-    /// Takes up what has become ready, or has left: mines each transaction in a block of its own, or drafts the next block of all.
+    /// Handles transactions that have become ready or have left: mines each in its own block, or drafts the next block
+    /// of all.
     async fn follow(&mut self, feed: &mut Feed) -> Result<(), ChangeError> {
         let ready = *feed.pool.on_arrival.subscribe().borrow();
         let followed = self.take_up(feed).await;
@@ -298,7 +299,7 @@ impl TestingSource {
         Ok(())
     }
 
-    /// Seals the block being built if it has transactions, which have seen its fields and its state.
+    /// Seals the block being built if it has transactions, because they have seen its fields and its state.
     async fn end_open_block(&mut self, feed: &mut Feed) -> Result<(), ChangeError> {
         match feed.snapshots.newest().open.as_ref().is_some_and(OpenBlock::has_begun) {
             true => self.end_block(feed).await,
@@ -306,7 +307,7 @@ impl TestingSource {
         }
     }
 
-    /// Opens the block being built again, which has no transactions.
+    /// Opens the block being built again. It has no transactions.
     async fn reopen(&mut self, feed: &mut Feed) -> Result<(), ChangeError> {
         let began = Instant::now();
         let published = feed.snapshots.load();
@@ -387,8 +388,8 @@ impl TestingSource {
         Ok(())
     }
 
-    /// Sets the timestamp of the next block. If the block being built has transactions, which have seen its time, it is
-    /// sealed, and the next block is the one after it.
+    /// Sets the timestamp of the next block. A block being built with transactions is sealed first, because they have
+    /// seen its time.
     async fn set_clock(
         &mut self,
         feed: &mut Feed,
@@ -432,9 +433,9 @@ impl TestingSource {
         .await
     }
 
-    /// Changes the state after the newest block, and opens the next block on it. The newest block keeps its state root, and the
-    /// next one's has the change. If the block being built has transactions, which have run on the state before, it is
-    /// sealed first.
+    /// Changes the state after the newest block, and opens the next block on it. The newest block's state root does not
+    /// change, and the next block's includes the change. A block being built with transactions is sealed first, because
+    /// they have run on the state before.
     async fn change_state(&mut self, feed: &mut Feed, change: impl Fn(&mut Overlay)) -> Result<(), ChangeError> {
         self.end_open_block(feed).await?;
         let began = Instant::now();
@@ -543,7 +544,7 @@ impl FeedSource for TestingSource {
     }
 }
 
-/// The clock of a chain that goes on by itself.
+/// The clock of a chain that mines by itself.
 struct Ticks(Option<Interval>);
 
 impl Ticks {
@@ -554,7 +555,7 @@ impl Ticks {
         Self(Some(ticks))
     }
 
-    /// Waits for the next tick. Never returns on a chain that does not go on by itself.
+    /// Waits for the next tick. Never returns on a chain that does not mine by itself.
     async fn tick(&mut self) {
         match &mut self.0 {
             Some(ticks) => drop(ticks.tick().await),

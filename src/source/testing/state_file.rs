@@ -28,7 +28,7 @@ pub struct StateFile {
     accounts: BTreeMap<Address, StoredAccount>,
     #[serde(skip_deserializing)]
     best_block_number: U64,
-    /// The block alone, which anvil requires, without its transactions.
+    /// Only the head block, without its transactions, because anvil requires it.
     #[serde(skip_deserializing)]
     blocks: Vec<HeadBlock>,
     #[serde(skip_deserializing)]
@@ -139,7 +139,7 @@ impl StateFile {
     ///
     /// # Errors
     ///
-    /// Returns the error of a map whose keys are no texts, which there is none of.
+    /// Returns an error for a map whose keys are not strings. There is none.
     pub fn json(&self) -> serde_json::Result<Vec<u8>> {
         serde_json::to_vec(self)
     }

@@ -1,5 +1,4 @@
-//! The list of what the committed runs of a block have accessed
-//! ([EIP-7928](https://eips.ethereum.org/EIPS/eip-7928)).
+//! The access list of a block's committed runs ([EIP-7928](https://eips.ethereum.org/EIPS/eip-7928)).
 
 use alloy_eips::eip7928::{BlockAccessIndex, BlockAccessList};
 use alloy_primitives::{Address, map::AddressMap};
@@ -17,7 +16,7 @@ impl AccessList {
 }
 
 impl Overlay {
-    /// Begins to list what committed runs access, the next of them at `index` in its block.
+    /// Begins to list the accesses of committed runs. The next one is at `index` in its block.
     pub fn list_accesses(&mut self, index: u64) {
         self.access_list = Some(Box::new(AccessList { index, ..AccessList::default() }));
     }

@@ -1,4 +1,4 @@
-//! Reads that give accounts no number: of the overlay itself, and of worlds beside it.
+//! Reads that assign no numbers to accounts: of the overlay itself, and of other worlds.
 
 use std::convert::Infallible;
 
@@ -9,8 +9,8 @@ use super::{Overlay, RemoteAccount};
 use crate::state::{Lookup, World, remote::Miss};
 
 impl Overlay {
-    /// Returns the account at `address` in `world`, which need not be the base; `None` if it does not exist. Notes a
-    /// miss if that is not known.
+    /// Returns the account at `address` in `world`, which need not be the base, or `None` if it does not exist. Records
+    /// a miss if the account is not known.
     pub fn look_up(&self, world: &World, address: Address) -> Option<AccountInfo> {
         match world.look_up(&address) {
             Lookup::Known(info) => info,
@@ -21,7 +21,7 @@ impl Overlay {
         }
     }
 
-    /// Returns a storage slot in `world`, which need not be the base. Notes a miss if it is not known.
+    /// Returns a storage slot in `world`, which need not be the base. Records a miss if the slot is not known.
     pub fn look_up_slot(&self, world: &World, address: Address, slot: U256) -> U256 {
         if let Some(value) = world.account(&address).and_then(|account| account.known_slot(&slot)) {
             return value;

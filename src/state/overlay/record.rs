@@ -1,4 +1,4 @@
-//! The record of what the runs in an overlay read, in one place, so that its cost can be counted.
+//! Records the reads of an overlay's runs, in one place, so that its cost can be counted.
 
 use alloy_primitives::Address;
 
@@ -54,7 +54,7 @@ impl Overlay {
         self.reads.everything |= self.reads.on;
     }
 
-    /// Adds what other runs have read to [`Overlay::reads`].
+    /// Adds the reads of other runs to [`Overlay::reads`].
     pub fn add_reads(&mut self, reads: ReadSet) {
         let passed = self.reads.passed.take();
         self.reads.passed = Some(Box::new(match passed {
@@ -63,7 +63,7 @@ impl Overlay {
         }));
     }
 
-    /// Returns what runs have read since the last [`Overlay::reset`], as far as it was recorded.
+    /// Returns the recorded reads of all runs since the last [`Overlay::reset`].
     pub fn reads(&self) -> ReadSet {
         let record = &self.reads;
         let mut accounts: Vec<AccountRead> = Vec::new();

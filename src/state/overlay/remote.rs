@@ -1,4 +1,4 @@
-//! The reads of a remote base, what runs find unknown there, and what they cannot execute.
+//! The reads of a remote base, with the state that runs miss there and the reasons why a run cannot be executed.
 
 use alloy_primitives::U256;
 use revm::state::{AccountId, AccountInfo};
@@ -30,7 +30,7 @@ impl Overlay {
         self.missed.take()
     }
 
-    /// Adds what other runs found unknown, on which the next results depend.
+    /// Adds the state that other runs have missed, if the next results depend on it.
     pub fn add_missed(&mut self, missed: Missed) {
         self.missed.get_mut().extend(missed);
     }
@@ -40,20 +40,20 @@ impl Overlay {
         self.missed.borrow().unexecutable()
     }
 
-    /// Takes what [`unexecutable`](Self::unexecutable) returns.
+    /// Takes the result of [`unexecutable`](Self::unexecutable).
     pub fn take_unexecutable(&mut self) -> Option<Unexecutable> {
         let why = self.unexecutable()?;
         self.take_missed();
         Some(why)
     }
 
-    /// Sets what the next runs cannot execute.
+    /// Sets the native contracts that the next runs cannot execute.
     pub fn guard(&mut self, natives: ActiveNatives) {
         self.natives = natives;
     }
 
-    /// Notes that a run uses an account which it cannot, and stops it. Any use of a native contract counts, in any frame,
-    /// because its code is not what presim executes.
+    /// Records that a run uses an account that presim cannot execute, and stops the run. Any use of a native contract
+    /// counts, in any frame, because its code is not what presim would execute.
     #[cold]
     pub(super) fn reach(&mut self, why: Unexecutable) {
         self.missed.borrow_mut().reach(why);

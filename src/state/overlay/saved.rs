@@ -44,7 +44,7 @@ impl Overlay {
     }
 
     /// Drops all changes and continues from `saved`, which was saved over the same base, in the same memory and under
-    /// the overlay's own meter. What the runs before have read is still among [`Overlay::reads`].
+    /// the overlay's own meter. The reads of earlier runs stay in [`Overlay::reads`].
     pub fn restore(&mut self, saved: &SavedOverlay) {
         let (base, meter) = (self.base.clone(), std::mem::take(&mut self.meter));
         let passed = self.reads.on.then(|| Box::new(self.reads()));

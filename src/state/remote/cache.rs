@@ -25,21 +25,22 @@ use crate::lock::{Mutex, RwLock};
 ///
 /// Every value is held as versions: `from` is the block at which it was seen or written, `until` the block that changed
 /// it, open if none did. A read at block N takes the version that covers N. A new block that was executed here
-/// therefore costs only its changes, and the states of some hundred blocks share what did not change between them.
+/// therefore costs only its changes, and the states of some hundred blocks share their common values.
 ///
 /// A value that is fetched at block N while the chain advances is valid up to the next block that changed it. That
-/// block is found by the fingerprints of the keys that each retained block changed. Two keys with one fingerprint only
-/// end a version early. Fetched values are inserted under a shared lock and blocks under an exclusive one, which no
-/// reader takes.
+/// block is found by the fingerprints of the keys that each retained block changed. Two keys with the same fingerprint
+/// only end a version early. Fetched values are inserted under a shared lock and blocks under an exclusive one. Readers
+/// take neither.
 ///
-/// Every reader has a [`RemoteView`] of one block, which stays readable for as long as anyone has it: what is shown may
-/// be older than what was executed, for as long as the stream of a fleet takes nothing, and may be of a branch that the
-/// chain has left since. So nobody owns a cache but its views. The cache stays with the chain, because most of what it
-/// knows is true on all branches. If a reorg removes blocks that have views, what the cache knows of these blocks alone moves into a small
-/// cache of the abandoned branch, which the views read from then on, and below it the state of the block where the branch begins. If the
-/// chain starts again, it begins with another cache. A cache is dropped with its last view.
+/// Every reader has a [`RemoteView`] of one block, which stays readable for as long as it exists: the shown state may
+/// be older than the executed one while the stream of a fleet takes nothing, and its branch may have been left by the
+/// chain. A cache is therefore owned only by its views. The cache stays with the chain, because most of its values hold
+/// on all branches. If a reorg removes blocks that have views, the values that hold only for these blocks move into a
+/// small cache of the abandoned branch. The views then read this cache first, and below it the state of the block where
+/// the branch begins. If the chain starts again, it begins with another cache. A cache is dropped with its last view.
 ///
 /// All of them together are bounded in bytes. A read sets a mark. Eviction goes through the entries of the largest
+/// cache in order of insertion: a marked entry loses its mark and moves to the end.
 /// cache in order of insertion: a marked entry loses its mark and moves to the end.
 pub struct RemoteState {
     pub(super) accounts: DashMap<Address, Arc<Cell>, DefaultHashBuilder>,
@@ -58,8 +59,8 @@ pub struct RemoteState {
 
 /// The state of an upstream after one block. Cheap to clone.
 ///
-/// Whoever has a view can read it, whatever becomes of the block: the views keep what is known of their block. What is
-/// not known is fetched by the block's hash.
+/// A view stays readable even if its block is pruned or abandoned: it keeps the known values of its block. Unknown
+/// values are fetched by the block's hash.
 #[derive(Clone)]
 pub struct RemoteView {
     /// The cache of the chain that the block was appended to.
@@ -79,8 +80,8 @@ pub(super) struct Anchor {
     pub branch: OnceLock<Arc<RemoteState>>,
 }
 
-/// The common part of the caches of one chain: of the chain's own, those of abandoned branches, and those of before the chain
-/// started again.
+/// The common part of the caches of one chain: its current cache, the caches of abandoned branches, and the caches from
+/// before the chain started again.
 pub(super) struct Shared {
     pub settings: RemoteSettings,
     pub codes: Arc<Codes>,
@@ -88,7 +89,7 @@ pub(super) struct Shared {
     /// One for all of them, because the blocks of an abandoned branch keep their fingerprints.
     fingerprints: DefaultHashBuilder,
     caches: Mutex<Vec<Weak<RemoteState>>>,
-    /// The sums of what the caches have.
+    /// The totals over all caches.
     pub bytes: AtomicUsize,
     pub entries: AtomicUsize,
     pub hits: AtomicU64,
@@ -103,7 +104,7 @@ pub struct RemoteSettings {
     pub bytes: usize,
     /// The number of blocks whose states are retained, at least 1.
     pub blocks: usize,
-    /// Whether the blocks are those that a fleet publishes, and not those of an upstream that this node follows.
+    /// Whether the blocks are published by a fleet, instead of by an upstream that this node follows.
     pub is_of_fleet: bool,
 }
 
@@ -145,7 +146,7 @@ impl Shared {
         }
     }
 
-    /// Adds a cache whose bytes count.
+    /// Adds a cache to the totals.
     pub fn add(&self, cache: &Arc<RemoteState>) {
         let mut caches = self.caches.lock();
         caches.retain(|cache| cache.strong_count() > 0);
@@ -157,8 +158,8 @@ impl Shared {
         self.held_bytes() > self.settings.bytes
     }
 
-    /// Returns the cache with the most bytes, which gives way to the others. So an abandoned branch, which is small, keeps
-    /// what it has while the chain grows, and two large caches share the room.
+    /// Returns the cache with the most bytes, which is evicted from first. So an abandoned branch, which is small,
+    /// keeps its values while the chain grows, and two large caches share the space.
     pub fn largest(&self) -> Option<Arc<RemoteState>> {
         let caches: Vec<Arc<RemoteState>> = self.caches.lock().iter().filter_map(Weak::upgrade).collect();
         caches.into_iter().max_by_key(|cache| cache.bytes.load(Relaxed))
@@ -223,7 +224,7 @@ impl RemoteState {
         }
     }
 
-    /// Returns whether its blocks are those that a fleet publishes.
+    /// Returns whether its blocks are published by a fleet.
     pub fn is_of_fleet(&self) -> bool {
         self.shared.settings.is_of_fleet
     }

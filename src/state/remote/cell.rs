@@ -62,7 +62,7 @@ impl Cell {
         Some(fields.as_ref().map(AccountFields::info))
     }
 
-    /// Returns what [`info`](Self::info) does, as the cache has it.
+    /// Returns the same account as [`info`](Self::info), in the cache's representation.
     pub(super) fn fields(&self, block: u64, since: u64) -> Option<Option<AccountFields>> {
         let known = self.0.read();
         let fields = known.info.value.at(block, since)?;

@@ -22,8 +22,8 @@ impl RemoteView {
         self.append(number, hash, changes, false)
     }
 
-    /// Appends a block to this one as [`advance`](Self::advance) does, with the changes in its access list. What is cached of the balance,
-    /// nonce and code of accounts without `info` ends before the block.
+    /// Appends a block to this one as [`advance`](Self::advance) does, with the changes in its access list. For
+    /// accounts without `info`, the cached versions of balance, nonce and code end before the block.
     ///
     /// Returns `None` and does nothing unless this block is the newest of its cache, and `number` follows it.
     pub fn advance_by_list(&self, number: u64, hash: B256, changes: &[AccountChange]) -> Option<Self> {
@@ -55,7 +55,7 @@ impl RemoteView {
                 if is_listed && fields.is_none() {
                     known.info.value.end(number);
                     prints.push(shared.account_print(&address));
-                // Most accounts whose slots change are the same otherwise, and stay known on both sides of the block.
+                // Most accounts whose slots change have no other changes, and stay known on both sides of the block.
                 } else if known.info.value.begin(number, since, fields, oldest) {
                     prints.push(shared.account_print(&address));
                 }
@@ -114,8 +114,8 @@ impl RemoteView {
         follows.then(|| self.push(&mut chain, number, hash, number, Changed::Anything))
     }
 
-    /// Makes this block the newest of its cache again, because a reorg has removed the blocks after it. Their views read
-    /// on: what the cache knows of them moves into a cache of the abandoned branch.
+    /// Makes this block the newest of its cache again, because a reorg has removed the blocks after it. The views of
+    /// the removed blocks stay readable: their values move into a cache of the abandoned branch.
     ///
     /// Returns false and does nothing unless the cache retains this block. The chain then has to
     /// [start again](Self::begin_anew).
@@ -123,7 +123,7 @@ impl RemoteView {
         let state = &self.state;
         let mut chain = state.chain.write();
         let Some(removed) = chain.split_after(&self.anchor) else { return false };
-        // No view of a removed block comes from now on but from those that there are.
+        // From now on, no further views of a removed block are created, except as clones.
         let read: Vec<_> = removed.iter().filter_map(|block| block.anchor.upgrade()).collect();
         let number = self.number();
         let touched = state.changed_since(number);
@@ -181,7 +181,7 @@ impl RemoteState {
         changed.map(|cell| *cell.key()).collect()
     }
 
-    /// Takes over what `of` has of an account that began after the block `last`.
+    /// Copies the versions of an account that began after the block `last` from `of`.
     fn take_since(&self, last: u64, of: &Self, address: &Address) {
         let Some(cell) = of.accounts.get(address).map(|cell| cell.clone()) else { return };
         let before = cell.0.read();

@@ -19,7 +19,7 @@ pub enum Fetched {
 }
 
 impl Fetched {
-    /// Returns what the value is of, and the value.
+    /// Returns the key of the value, and the value.
     pub(super) fn split(self, codes: &Arc<Codes>) -> (Miss, HeldValue) {
         match self {
             Self::Account { address, balance, nonce, code } => {

@@ -16,10 +16,10 @@ pub(super) enum HeldValue {
 
 /// The held values, by the hash of their block, with the number of their holders.
 ///
-/// A cache need not have what was fetched a moment ago: it evicts, and it drops versions that ended before the oldest
-/// block whose state it retains, which may be all that there is of a block that aged while its values were fetched. If a
-/// run found only what the cache has, it could fetch one value again and again. So whoever has fetched values holds them
-/// until its runs are done, and reads find them here where the cache has none.
+/// A cache may lack a value that was fetched a moment ago: it evicts, and it drops versions that ended before the
+/// oldest block whose state it retains. These may be all versions of a block that aged while its values were fetched.
+/// If runs only read the cache, they could fetch one value again and again. So the fetching task holds its values until
+/// its runs are done, and reads find them here if the cache has none.
 #[derive(Debug, Default)]
 pub(super) struct HeldValues(DashMap<(B256, Miss), (HeldValue, usize), DefaultHashBuilder>);
 

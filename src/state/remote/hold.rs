@@ -2,8 +2,7 @@
 
 use super::{Miss, RemoteView, held::HeldValue};
 
-/// Values that were fetched and that runs find, whatever the cache keeps, until this is dropped. By the view of their
-/// block.
+/// Fetched values, by the view of their block. Until this is dropped, runs find them, even if the cache evicts them.
 #[derive(Debug, Default)]
 pub struct Held(Vec<(RemoteView, Vec<Miss>)>);
 
@@ -23,7 +22,7 @@ impl Held {
         is_known
     }
 
-    /// Holds what is known of these values at the block with which it [began](Self::at).
+    /// Holds the known ones of these values at the block with which it [began](Self::at).
     #[must_use]
     pub fn with(mut self, wanted: impl IntoIterator<Item = Miss>) -> Self {
         for key in wanted {

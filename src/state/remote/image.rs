@@ -91,7 +91,7 @@ impl RemoteImage {
         hashes.chain(accounts)
     }
 
-    /// Returns an account whose fields are these, as far as they are known. Adds its code if that has no index among `indices`.
+    /// Returns an account with these fields, as far as they are known. Adds its code if it has no index in `indices`.
     fn account(
         &mut self,
         address: Address,
@@ -142,7 +142,7 @@ impl RemoteView {
         if self.is_abandoned() { RemoteImage::of(self) } else { image }
     }
 
-    /// Returns what is known of these pieces of the state at the block.
+    /// Exports the known ones of these values at the block.
     pub fn export_some(&self, wanted: impl IntoIterator<Item = Miss>) -> RemoteImage {
         let mut image = RemoteImage::of(self);
         let mut indices: HashMap<B256, u64> = HashMap::default();

@@ -51,8 +51,8 @@ impl Missed {
         self.views.is_empty() && self.unexecutable.is_none()
     }
 
-    /// Returns the reason why a run cannot be executed here. `None` if state was missed, too: the run went on with zeros, so
-    /// that it may not reach a native contract when the state is known.
+    /// Returns the reason why a run cannot be executed here. `None` if state was missed too, because the run continued
+    /// with zeros, and may not reach a native contract once the state is known.
     pub const fn unexecutable(&self) -> Option<Unexecutable> {
         if self.views.is_empty() { self.unexecutable } else { None }
     }

@@ -17,7 +17,7 @@ pub(super) struct RecentBlocks<A> {
     kept: usize,
 }
 
-/// A block, and what it changed.
+/// A block, and its changes.
 #[derive(Debug)]
 pub(super) struct Recorded<A> {
     pub number: u64,
@@ -41,7 +41,7 @@ impl<A> RecentBlocks<A> {
         Self { blocks: VecDeque::new(), kept }
     }
 
-    /// Returns the number of the oldest block whose state is kept.
+    /// Returns the number of the oldest block whose state is retained.
     pub fn oldest(&self) -> u64 {
         self.blocks.front().map_or(0, |block| block.number)
     }

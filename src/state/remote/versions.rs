@@ -46,8 +46,8 @@ impl<T: Clone + Default + PartialEq> Versions<T> {
         older.iter().rev().find(|version| version.covers(block, since)).map(|version| &version.value)
     }
 
-    /// Notes that the value is this one from `block` on, which is after all known versions. Drops versions that ended before
-    /// `oldest`. Returns false if it is known to have been the same before.
+    /// Records that the value is `value` from `block` on, which is after all known versions. Drops versions that ended
+    /// before `oldest`. Returns false if the newest version has the same value.
     pub fn begin(&mut self, block: u64, since: u64, value: T, oldest: u64) -> bool {
         let same = self.newest.until == OPEN && self.newest.from >= since && self.newest.value == value;
         if !same {
@@ -117,7 +117,7 @@ impl<T: Clone + Default + PartialEq> Versions<T> {
         self.older.take_if(|older| older.is_empty());
     }
 
-    /// Returns the number of versions beside the newest.
+    /// Returns the number of versions before the newest.
     pub fn count_older(&self) -> usize {
         self.older.as_ref().map_or(0, |older| older.len())
     }

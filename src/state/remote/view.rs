@@ -133,7 +133,7 @@ impl RemoteView {
         }
     }
 
-    /// Returns the cache that has the block's own values: that of its branch if the branch is abandoned.
+    /// Returns the cache with the block's own values: the branch's cache if the branch is abandoned.
     fn home(&self) -> &Arc<RemoteState> {
         self.anchor.branch.get().unwrap_or(&self.state)
     }
@@ -143,7 +143,7 @@ impl RemoteView {
         self.state.accounts.get(address).map(|cell| cell.clone())
     }
 
-    /// Returns an account, which has this cell.
+    /// Returns an account, given its cell in the cache.
     pub(crate) fn account_in(&self, cell: Option<&Cell>, address: &Address) -> Option<Option<AccountInfo>> {
         if let Some(info) = cell.and_then(|cell| cell.info(self.anchor.number, self.anchor.since))
             && self.anchor.branch.get().is_none()
@@ -154,7 +154,7 @@ impl RemoteView {
         Some(fields.as_ref().map(AccountFields::info))
     }
 
-    /// Returns a storage slot of an account, which has this cell.
+    /// Returns a storage slot of an account, given the account's cell in the cache.
     pub(crate) fn slot_in(&self, cell: Option<&Cell>, address: &Address, slot: &U256) -> Option<U256> {
         // The value is read before the look at the branch, because the cache gets values of another branch only after
         // the block's own has been set.
@@ -183,9 +183,9 @@ impl RemoteView {
         found.or_else(|| self.held_values().slot(self.hash(), *address, *slot))
     }
 
-    /// Returns what a cache has of the block: its own, or, if a reorg has removed the block, that of the abandoned branch.
-    /// A value that the branch does not have, and that it has not changed up to the block, is the one of the block at which the branch
-    /// begins, which a later reorg may have removed, too.
+    /// Finds a value at the block in its cache, or, if a reorg has removed the block, in the cache of the abandoned
+    /// branch. If the branch neither has nor has changed the value, it is the value at the block where the branch
+    /// begins, which a later reorg may have removed too.
     fn find<T>(
         &self,
         find: impl Fn(&RemoteState, &Anchor) -> Option<T>,

@@ -31,11 +31,11 @@ pub struct TradingPair {
 pub struct Market {
     /// The contracts.
     pub world: TradingWorld,
-    /// The pairs. Those between WETH, ALPHA and BETA are three, or two in a world of an earlier version.
+    /// The pairs. There are three between WETH, ALPHA and BETA, or two in a world of an earlier version.
     pub pairs: Vec<TradingPair>,
 }
 
-/// A trade along a cycle of pairs, which ends with the token that it began with.
+/// A trade along a cycle of pairs, which begins and ends with the same token.
 #[derive(Clone, Debug)]
 pub(super) struct Arbitrage {
     pub path: Vec<Address>,
@@ -82,7 +82,7 @@ impl Market {
         }
         let amount = ((a * b).sqrt() - b) / c;
         let profit = a * amount / (b + c * amount) - amount;
-        // Where every amount loses, the root is a negative amount. Reserves are below 2^112, and so are both numbers.
+        // If every amount loses, the root is negative. Reserves are below 2^112, and so are both numbers.
         (amount > 0.0).then(|| Arbitrage {
             path: path.to_vec(),
             amount: U256::from(amount as u128),

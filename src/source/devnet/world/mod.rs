@@ -35,7 +35,7 @@ use crate::{
 const MNEMONIC: &str = "test test test test test test test test test test test junk";
 /// The number of accounts for the user.
 const ACCOUNTS: usize = 10;
-/// The number of accounts for background traffic, which follow those of the user.
+/// The number of accounts for background traffic. They follow the user's accounts.
 const TRAFFIC_ACCOUNTS: usize = 10;
 /// The balance of each account of the user: 10,000 ether, in wei.
 const BALANCE: u128 = 10_000 * ONE;
@@ -87,7 +87,7 @@ struct Artifact {
     creation_code: Bytes,
 }
 
-/// Returns the keys of the test mnemonic's first ten accounts, which are the user's.
+/// Returns the keys of the first ten accounts of the test mnemonic, which belong to the user.
 ///
 /// # Errors
 ///
@@ -239,7 +239,7 @@ pub fn build(
         for (token_a, amount_a, token_b, amount_b) in [
             (alpha, 1_000_000, beta, 1_000_000),
             (weth, 1_000, alpha, 2_000_000),
-            // The price is that of the other two pairs, so that no cycle over the three is profitable yet.
+            // The price follows from the other two pairs, so that no cycle over the three is profitable yet.
             (weth, 1_000, beta, 2_000_000),
         ] {
             let add = IRouter::addLiquidityCall {
@@ -254,9 +254,9 @@ pub fn build(
             };
             setup.call("addLiquidity", owner, router, U256::ZERO, &add)?;
         }
-        // The user's accounts get their tokens from the first. The second gets those of the other accounts too, and
-        // passes them on. So the first account sends the same transactions whatever the number of accounts, and its
-        // nonce is constant.
+        // The first account sends the users' tokens. It sends the second account the tokens of the other accounts too,
+        // and the second account passes them on. The first account therefore sends the same transactions regardless of
+        // the number of accounts, and its nonce is constant.
         let (users, others) = accounts.split_at(accounts.len().min(ACCOUNTS));
         for token in [alpha, beta] {
             for (index, to) in users.iter().enumerate().skip(1) {

@@ -2,9 +2,9 @@
 //!
 //! In the trading world there are three kinds. *Trades* move one pair a little. Now and then a *large trade* moves a
 //! pair so far that a cycle over the three pairs is profitable, until an *arbitrage* closes it two or three sub-blocks
-//! later. Between the two there is a snapshot or two in which others can be first. The *load* stands for the rest of a
-//! chain: it uses gas around the target of EIP-1559, less of it the higher the base fee is, so that the base fee moves
-//! around [`USUAL_BASE_FEE`].
+//! later. In the snapshot or two between them, a client can be first. The *load* represents the other traffic of a
+//! chain: it uses gas around the target of EIP-1559, and less of it the higher the base fee is, so that the base fee
+//! moves around [`USUAL_BASE_FEE`].
 
 use std::ops::RangeInclusive;
 
@@ -46,9 +46,9 @@ struct TrafficAction {
     input: Bytes,
 }
 
-/// Gas of a swap: twice what it uses.
+/// Gas limit of a swap: twice its usage.
 const SWAP_GAS: u64 = 250_000;
-/// Gas of a cycle of three swaps: twice what it uses.
+/// Gas limit of a cycle of three swaps: twice its usage.
 const CYCLE_GAS: u64 = 500_000;
 /// Gas of a plain transfer.
 const TRANSFER_GAS: u64 = 21_000;
@@ -72,7 +72,7 @@ const USUAL_BASE_FEE: u64 = 1_000_000_000;
 const MIN_LOAD: u64 = 100_000;
 
 impl Traffic {
-    /// Creates a generator of `count` transactions per sub-block from `signers`, beside the load. A block has
+    /// Creates a generator of `count` transactions per sub-block from `signers`, not counting the load. A block has
     /// `sub_blocks` sub-blocks.
     pub fn new(
         count: u32,
@@ -87,8 +87,8 @@ impl Traffic {
     }
 
     /// Returns the transactions of the next sub-block on `snapshot`, as many as fit into `gas`, and calls `give_way`
-    /// before each. An account whose transactions are in `pool` is no longer used for traffic, so that traffic never
-    /// takes a nonce that its owner relies on.
+    /// before each. An account with transactions in `pool` is no longer used for traffic, so that traffic never takes a
+    /// nonce that its owner relies on.
     pub fn next(
         &mut self,
         snapshot: &Snapshot,
@@ -192,7 +192,7 @@ impl Traffic {
         Some((from, self.close(from, found, snapshot)?))
     }
 
-    /// Returns the transaction of an arbitrage. It reverts if another one comes before it.
+    /// Returns the transaction of an arbitrage. It reverts if another one precedes it.
     fn close(&self, from: usize, found: Arbitrage, snapshot: &Snapshot) -> Option<TrafficAction> {
         let market = self.market.as_ref()?;
         let sender = self.signers[from].address();
@@ -221,7 +221,7 @@ impl Traffic {
         let state = &snapshot.world;
         let held = |token| if token == weth { U256::from(HOLDING) } else { balance_of(state, token, sender) };
         let [first, second] = pair.tokens.map(|token| f64::from(held(token)) + 1.0);
-        // Sells what it holds more of, so that the prices and the balances return to where they were.
+        // Sells the token that it holds more of, so that prices and balances return to their start.
         let input = pair.tokens[usize::from(!self.rng.random_bool(first / (first + second)))];
         let amount = pair.reserves_from(state, input)[0] * size / U256::from(1_000_000);
         let funds = match input == weth {
@@ -234,7 +234,7 @@ impl Traffic {
         })
     }
 
-    /// Returns the transactions of the load in a sub-block whose block has used `used` gas.
+    /// Returns the load's transactions for a sub-block of a block that has used `used` gas so far.
     fn load(&mut self, snapshot: &Snapshot, used: u64) -> Vec<TrafficAction> {
         let Some(to) = self.market.as_ref().and_then(|market| market.world.load) else { return Vec::new() };
         let header = snapshot.header();

@@ -1,4 +1,4 @@
-//! A block that sub-blocks have announced: what of it has come, and what it may be.
+//! A block that sub-blocks have announced: its content so far, and its possible hash.
 
 use std::{
     hash::{DefaultHasher, Hasher},
@@ -10,7 +10,7 @@ use alloy_primitives::{B256, keccak256};
 use super::decode::{Flashblock, PayloadId};
 use crate::ledger::FeedProblem;
 
-/// The most sub-blocks of one block: at 200 ms each, more than three minutes.
+/// Maximum sub-blocks of one block: at 200 ms each, more than three minutes.
 pub(super) const MAX_SUB_BLOCKS: usize = 1024;
 /// The fields of a canonical block that the rules need.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub struct CanonicalBlock {
     pub parent_hash: B256,
     /// The root of the receipts.
     pub receipts_root: B256,
-    /// The hashes of the transactions, without the post-execution transaction, which no sub-block has among its own.
+    /// The hashes of the transactions, except the post-execution transaction, which is not in any sub-block's list.
     pub transactions: Vec<B256>,
     /// The hash of the post-execution transaction, if the block has one.
     pub post_exec: Option<B256>,
@@ -39,14 +39,14 @@ pub(super) struct Ahead {
     pub(super) digests: Vec<u64>,
     /// The hashes of the transactions so far.
     pub(super) transactions: Vec<B256>,
-    /// The hash of the post-execution transaction after its last sub-block, if it has one then.
+    /// The hash of the post-execution transaction after its last sub-block, if it has one.
     pub(super) post_exec: Option<B256>,
     pub(super) receipts_root: B256,
     /// The hash of the block after its last sub-block; `None` if the builder did not compute it.
     pub(super) hash: Option<B256>,
     /// The sub-blocks, while they are held.
     pub(super) held: Vec<Arc<Flashblock>>,
-    /// The newest sub-block, which has the builder's last word on the block.
+    /// The newest sub-block, with the builder's latest values for the block.
     pub(super) newest: Arc<Flashblock>,
 }
 
@@ -76,7 +76,7 @@ impl Ahead {
         self.transactions.extend(diff.transactions.iter().map(keccak256));
         self.post_exec = post_exec_hash(flashblock);
         self.receipts_root = diff.receipts_root;
-        // A builder that leaves out the state root has no valid hash, whatever the field holds.
+        // Without a state root, the block hash is invalid, regardless of the field.
         self.hash = (!diff.state_root.is_zero() && !diff.block_hash.is_zero()).then_some(diff.block_hash);
     }
 

@@ -31,7 +31,7 @@ pub struct Flashblock {
     pub diff: OpFlashblockPayloadDelta,
     /// The transactions of `diff` with their senders, or the first that cannot be read.
     pub transactions: Result<Arc<[Recovered<ChainTx>]>, UnreadTx>,
-    /// The post-execution transaction of the block so far, which lists the refunds of its transactions (`diff.post_exec_tx`):
+    /// The post-execution transaction of the block so far, with the refunds of its transactions (`diff.post_exec_tx`).
     /// `None` if the block has no refunds so far.
     pub post_exec: Result<Option<Sealed<TxPostExec>>, UnreadPostExec>,
     /// The builder's metadata.
@@ -40,7 +40,7 @@ pub struct Flashblock {
     pub size: usize,
 }
 
-/// A transaction of a sub-block that cannot be read, so that neither it nor what follows it in the block can be executed.
+/// An unreadable transaction of a sub-block. Neither it nor later transactions of the block can be executed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("diff.transactions[{index}]: {problem}")]
 pub struct UnreadTx {
@@ -50,8 +50,8 @@ pub struct UnreadTx {
     pub problem: String,
 }
 
-/// A post-execution transaction of a sub-block that cannot be read, or whose payload presim does not know, so that the block cannot be
-/// executed.
+/// A post-execution transaction of a sub-block that cannot be read, or whose payload presim does not know. The block
+/// cannot be executed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("diff.post_exec_tx: {0}")]
 pub struct UnreadPostExec(pub String);
@@ -140,7 +140,7 @@ impl Flashblock {
     ///
     /// Returns a [`DecodeError`] if the message is neither, or not a sub-block.
     pub fn from_binary(bytes: &[u8], limit: usize) -> Result<Self, DecodeError> {
-        // No brotli stream with content begins with `{`, which as its first byte would be an empty last block.
+        // No brotli stream with content starts with `{`, because that byte would be an empty last block.
         if bytes.trim_ascii_start().first() == Some(&b'{') && (bytes[0] == b'{' || std::str::from_utf8(bytes).is_ok()) {
             return Self::from_text(bytes, limit);
         }
@@ -307,7 +307,7 @@ fn parse<'a, T: Deserialize<'a>>(text: &'a [u8], inside: &str) -> Result<T, Deco
     let mut json = serde_json::Deserializer::from_slice(text);
     let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let path = error.path().to_string();
-        // In the path, a dot means the whole, and a question mark a value that was not begun.
+        // In the path, a dot means the whole message, and a question mark a value that has not begun.
         let path = match (inside, path.trim_end_matches(['.', '?'])) {
             ("", "") => "message".to_owned(),
             ("", path) => path.to_owned(),
@@ -324,8 +324,8 @@ fn field(field: impl Into<String>, problem: impl Into<String>) -> DecodeError {
     DecodeError::Field { field: field.into(), problem: problem.into() }
 }
 
-/// Decompresses to at most `limit` bytes. Windows are those of RFC 7932, at most 16 MiB: with larger ones, a few bytes
-/// could request 1 GiB.
+/// Decompresses to at most `limit` bytes. Windows are limited to RFC 7932's 16 MiB: with larger ones, a few bytes could
+/// request 1 GiB.
 fn decompress(bytes: &[u8], limit: usize) -> Result<Vec<u8>, DecodeError> {
     let mut state =
         BrotliState::new_strict(StandardAlloc::default(), StandardAlloc::default(), StandardAlloc::default());

@@ -32,22 +32,23 @@ pub struct FlashblockSequence {
     canonical: VecDeque<(u64, B256)>,
     /// The chain ahead, oldest first; numbers rise by one.
     ahead: VecDeque<Ahead>,
-    /// Removed blocks, whose sub-blocks are ignored.
+    /// Removed blocks. Their sub-blocks are ignored.
     gone: VecDeque<PayloadId>,
     /// Whether a message may be missing after the newest sub-block.
     may_miss: bool,
     problem: Option<FeedProblem>,
 }
 
-/// The number of canonical blocks, and of removed blocks, that are remembered: more than three minutes of blocks of 200 ms.
+/// The number of canonical blocks, and of removed blocks, that are remembered: more than three minutes of 200 ms
+/// blocks.
 const REMEMBERED: usize = 1024;
 
 /// An action for the caller. The actions of one answer are to be executed in order. If one fails, the caller calls
 /// [`FlashblockSequence::fail`] and drops the rest of that answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Begin a block with its index 0, which has a base, and the transactions in it. Its parent is the canonical head or
-    /// the newest pre-confirmed block. The feed is live from here on.
+    /// Begin a block with its sub-block of index 0, which has a base and transactions. Its parent is the canonical head
+    /// or the newest pre-confirmed block. The feed is live from then on.
     Open {
         /// The block's number.
         number: u64,
@@ -70,7 +71,7 @@ pub enum Action {
         /// The block's number.
         number: u64,
     },
-    /// A pre-confirmed block differs from what becomes canonical. Drop it and all blocks built on it.
+    /// A pre-confirmed block differs from the canonical one. Drop it and all blocks built on it.
     Replace {
         /// The number of the first block to drop.
         number: u64,
@@ -214,8 +215,8 @@ impl FlashblockSequence {
         })
     }
 
-    /// Drops the pre-confirmed blocks for a reason that only the caller knows: they were not executed, arrived too
-    /// late, or differ from what the builder announced.
+    /// Drops the pre-confirmed blocks for a reason that only the caller knows: they could not be executed, arrived too
+    /// late, or differ from the builder's announcement.
     pub fn fail(&mut self, problem: FeedProblem) -> Vec<Action> {
         self.ahead.clear();
         self.problem = Some(problem);
@@ -389,8 +390,8 @@ impl FlashblockSequence {
         actions
     }
 
-    /// Removes the blocks from `at` on from the chain ahead. All of their sub-blocks are ignored from then on, except
-    /// those of `kept`.
+    /// Removes the blocks from `at` on from the chain ahead. From then on, all of their sub-blocks are ignored, except
+    /// the sub-blocks of `kept`.
     fn abandon(&mut self, at: usize, kept: Option<PayloadId>) {
         for block in self.ahead.drain(at..) {
             if Some(block.id) != kept {

@@ -25,7 +25,7 @@ use crate::upstream::link::{Address, Connector, Link, LinkError, LinkSettings};
 pub struct Settings {
     /// The server's URL: ws or wss.
     pub url: Url,
-    /// The bounds of its connection. Those on a message are also bounds on what it is decompressed to.
+    /// The bounds of its connection. Bounds on a message also apply to its decompressed size.
     pub link: LinkSettings,
     /// The time without sub-blocks after which [`Event::Silent`] is sent.
     pub silent_after: Duration,
@@ -34,7 +34,7 @@ pub struct Settings {
     pub stalled_after: Duration,
     /// The number of events that may wait for their reader.
     pub capacity: usize,
-    /// The bytes of sub-blocks, as JSON, that may wait for their reader. One sub-block may always wait.
+    /// Maximum bytes of sub-blocks, as JSON, that wait for their reader. One sub-block may always wait.
     pub max_waiting: usize,
 }
 
@@ -75,7 +75,7 @@ pub enum Event {
     /// The connection is open, but no sub-block has arrived for [`Settings::silent_after`]. Sent once, until the next
     /// one arrives.
     Silent,
-    /// Sub-blocks were dropped, because the reader was too slow. The next event comes after them.
+    /// Sub-blocks were dropped because the reader was too slow. The next event follows them.
     Lagged {
         /// The number of dropped messages.
         missed: u64,
@@ -90,21 +90,21 @@ pub struct Events {
     receiver: Receiver<Event>,
     /// Bytes of the sub-blocks in the channel.
     waiting: Arc<AtomicUsize>,
-    /// The settings of the stream and its runtime; `None` if the events come from elsewhere.
+    /// The settings of the stream and its runtime. `None` if the events have another source.
     origin: Option<(Settings, Handle)>,
     /// The task that reads the connection.
     _task: JoinSet<()>,
 }
 
 impl Events {
-    /// Creates the reading end of a stream whose events come through `receiver`.
+    /// Creates the reading end of a stream that receives its events from `receiver`.
     #[cfg(test)]
     pub fn from_receiver(receiver: Receiver<Event>) -> Self {
         Self { receiver, waiting: Arc::default(), origin: None, _task: JoinSet::new() }
     }
 
-    /// Opens the stream again with a new task, and drops the events that wait. Returns false, and does nothing, if the events
-    /// come from elsewhere.
+    /// Opens the stream again with a new task, and drops the waiting events. Returns false and does nothing if the
+    /// events have another source.
     pub fn reopen(&mut self) -> bool {
         let Some((settings, runtime)) = self.origin.take() else { return false };
         *self = open_on(runtime, settings);
@@ -115,7 +115,7 @@ impl Events {
     pub async fn next(&mut self) -> Option<Event> {
         let event = self.receiver.recv().await?;
         if let Event::Flashblock { flashblock, .. } = &event {
-            // Saturates, because what comes from elsewhere is not counted.
+            // Saturates, because events from another source are not counted.
             let _ =
                 self.waiting.fetch_update(Relaxed, Relaxed, |waiting| Some(waiting.saturating_sub(flashblock.size)));
         }
@@ -137,8 +137,8 @@ fn open_on(runtime: Handle, settings: Settings) -> Events {
     Events { receiver, waiting, origin: Some((settings, runtime)), _task: task }
 }
 
-/// The reader of a stream, whose own reader may be slow. Events without room are dropped and counted, and their number is
-/// reported.
+/// The reader of a connection. If its consumer is slow, events without room are dropped and counted, and their number
+/// is reported.
 struct Reader {
     settings: Settings,
     sender: Sender<Event>,
@@ -222,7 +222,7 @@ impl Reader {
                 self.put(Event::Flashblock { flashblock: Arc::new(flashblock), received });
                 return true;
             }
-            // The next block begins with an index 0, whether or not the one before was said to be complete.
+            // The next block begins with an index 0, whether or not the previous one was reported as complete.
             Err(DecodeError::End { .. }) => {}
             Err(error) => self.put(Event::Garbage(error)),
         }
