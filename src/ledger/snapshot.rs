@@ -143,7 +143,7 @@ impl Snapshot {
     }
 
     /// Sets the id and the moment of publication.
-    pub(super) fn stamped(self, stamp: Stamp) -> Self {
+    pub(super) fn with_stamp(self, stamp: Stamp) -> Self {
         Self { id: stamp.id, published: stamp.at, ..self }
     }
 

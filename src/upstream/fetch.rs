@@ -69,9 +69,9 @@ pub struct Fetcher {
     runtime: Handle,
 }
 
-type InFlight = DashMap<(B256, Miss), watch::Receiver<Landed>, DefaultHashBuilder>;
+type InFlight = DashMap<(B256, Miss), watch::Receiver<FetchOutcome>, DefaultHashBuilder>;
 /// The outcome of a fetch; `None` while it is in flight.
-type Landed = Option<Result<Arc<Held>, FetchError>>;
+type FetchOutcome = Option<Result<Arc<Held>, FetchError>>;
 
 impl Fetcher {
     /// The slots from 0 on, fetched with an account if there are no access lists: most contracts keep values there. They save a swap
@@ -240,7 +240,7 @@ impl Fetcher {
         view: &RemoteView,
         wanted: Vec<Miss>,
         hints: Option<&Hints>,
-    ) -> Result<(Vec<watch::Receiver<Landed>>, Held), FetchError> {
+    ) -> Result<(Vec<watch::Receiver<FetchOutcome>>, Held), FetchError> {
         if self.in_flight.len() > self.config.max_in_flight {
             return Err(FetchError::Busy(self.config.max_in_flight));
         }
@@ -379,7 +379,7 @@ struct FetchClaim {
     in_flight: Arc<InFlight>,
     hash: B256,
     misses: Vec<Miss>,
-    done: watch::Sender<Landed>,
+    done: watch::Sender<FetchOutcome>,
 }
 
 impl FetchClaim {

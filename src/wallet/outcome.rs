@@ -23,7 +23,7 @@ const OUTCOMES: TableDefinition<'_, [u8; 32], &[u8]> = TableDefinition::new("out
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TxOutcome {
     /// The transaction is in a block. The second field is whether code ran in it, if its gas shows that.
-    Landed(CallsReceipt, Option<bool>),
+    FetchOutcome(CallsReceipt, Option<bool>),
     /// Another transaction has used its nonce, so that it can be in no block.
     Taken(NonceTaker),
 }
@@ -43,7 +43,7 @@ impl TxOutcome {
     /// Returns number and hash of the block that decides the outcome.
     pub const fn block(&self) -> (u64, B256) {
         match self {
-            Self::Landed(receipt, _) => (receipt.block_number, receipt.block_hash),
+            Self::FetchOutcome(receipt, _) => (receipt.block_number, receipt.block_hash),
             Self::Taken(by) => (by.block_number, by.block_hash),
         }
     }
@@ -95,7 +95,7 @@ pub(super) fn write(transaction: &WriteTransaction, outcomes: Vec<(B256, TxOutco
     for (hash, outcome) in outcomes {
         let (block_number, block_hash) = outcome.block();
         let (landed, by) = match outcome {
-            TxOutcome::Landed(CallsReceipt { logs, success, gas_used, .. }, ran) => {
+            TxOutcome::FetchOutcome(CallsReceipt { logs, success, gas_used, .. }, ran) => {
                 (Some(StoredLanding { success, gas_used, logs, ran: ran.map_or(2, u8::from) }), None)
             }
             TxOutcome::Taken(by) => (None, by.hash),
@@ -111,7 +111,7 @@ pub(super) fn read(transaction: &ReadTransaction, hash: &B256) -> Result<Option<
     let Some(row) = table.get(hash.0)? else { return Ok(None) };
     let StoredOutcome { block_number, block_hash, landed, by } = decode(row.value())?;
     Ok(Some(match landed {
-        Some(StoredLanding { success, gas_used, logs, ran }) => TxOutcome::Landed(
+        Some(StoredLanding { success, gas_used, logs, ran }) => TxOutcome::FetchOutcome(
             CallsReceipt { logs, success, block_hash, block_number, gas_used, tx_hash: *hash },
             (ran < 2).then_some(ran == 1),
         ),

@@ -18,7 +18,7 @@ use crate::{
 enum Fate {
     /// The transaction is in a block. On an upstream's chain, the second field is whether code ran in it, if that is
     /// known.
-    Landed(CallsReceipt, Option<bool>),
+    FetchOutcome(CallsReceipt, Option<bool>),
     /// The transaction is in no block yet. Holds the version that waits.
     Waits(B256),
     /// The transaction can be in no block any more, because this transaction has used its nonce, if that is known.
@@ -44,7 +44,7 @@ impl Wallet {
         let (mut waits, mut taken) = (Vec::new(), Vec::new());
         for (hash, held) in batch.transactions.iter().zip(waiting) {
             match self.fate(&published, &batch, *hash, held)? {
-                Fate::Landed(mut receipt, ran) => {
+                Fate::FetchOutcome(mut receipt, ran) => {
                     receipt.success &= !batch.atomic || ran != Some(false);
                     receipts.push(receipt);
                 }
@@ -69,7 +69,7 @@ impl Wallet {
         // The deployment may have been replaced, or have failed because another one came first. If the executor was not
         // deployed in time, the calls were not made.
         if let Some(deployment) = batch.deployment
-            && !matches!(self.fate(&published, &batch, deployment, None)?, Fate::Landed(receipt, _) if receipt.success)
+            && !matches!(self.fate(&published, &batch, deployment, None)?, Fate::FetchOutcome(receipt, _) if receipt.success)
         {
             for receipt in &mut receipts {
                 receipt.success &= was_deployed_before(&published, batch.executor, receipt, overlay);
@@ -95,7 +95,7 @@ impl Wallet {
         for (version, cancels) in batch.versions(hash) {
             match receipt_of(&self.spec, published, &version) {
                 Some(_) if cancels => return Ok(Fate::Lost(Some(version))),
-                Some((receipt, ran)) => return Ok(Fate::Landed(receipt, ran.filter(|_| self.sending.is_some()))),
+                Some((receipt, ran)) => return Ok(Fate::FetchOutcome(receipt, ran.filter(|_| self.sending.is_some()))),
                 // The upstream is asked for the receipts of a block that is known by its header only.
                 None if self.sending.is_none() && published.is_mined(&version) => return Ok(Fate::Pruned),
                 None => {}
@@ -110,8 +110,8 @@ impl Wallet {
                     None => self.ledger.outcome(&version)?.filter(|_| !self.pool.holds(&version)),
                 };
                 match known {
-                    Some(TxOutcome::Landed(..)) if cancels => return Ok(Fate::Lost(Some(version))),
-                    Some(TxOutcome::Landed(receipt, ran)) => return Ok(Fate::Landed(receipt, ran)),
+                    Some(TxOutcome::FetchOutcome(..)) if cancels => return Ok(Fate::Lost(Some(version))),
+                    Some(TxOutcome::FetchOutcome(receipt, ran)) => return Ok(Fate::FetchOutcome(receipt, ran)),
                     Some(TxOutcome::Taken(by)) => taken = Some(by.hash),
                     None => {}
                 }

@@ -57,7 +57,7 @@ impl ReplicaBase {
     fn read(&self, key: &ImageKey, bytes: &[u8]) -> Result<Chain, String> {
         let chain = image::read(bytes, &self.codes, self.kept, self.cache);
         let mut chain = chain.map_err(|error| error.to_string())?;
-        chain.date(self.clock.earliest_or_own(SnapshotId(key.id).epoch(), LeaderTime(key.dated)));
+        chain.set_time(self.clock.earliest_or_own(SnapshotId(key.id).epoch(), LeaderTime(key.dated)));
         Ok(chain)
     }
 }

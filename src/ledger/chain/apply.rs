@@ -27,7 +27,7 @@ impl Chain {
         match record {
             Record::SubBlock(next) => {
                 self.check_open(&next, &self.latest)?;
-                self.push(Arc::new(next.stamped(stamp)));
+                self.push(Arc::new(next.with_stamp(stamp)));
             }
             Record::Seal { sealed, next } => {
                 let (hash, parent) = (sealed.head_hash(), sealed.head.header.parent_hash);
@@ -35,16 +35,16 @@ impl Chain {
                 let next = next.map(|mut next| {
                     // The sealed block's own state is not found by an id.
                     next.path.splice(..0, sealed.path.iter().cloned());
-                    next.stamped(stamp)
+                    next.with_stamp(stamp)
                 });
-                let sealed = self.add_canonical(sealed.stamped(stamp));
+                let sealed = self.add_canonical(sealed.with_stamp(stamp));
                 self.push(next.map_or(sealed, Arc::new));
             }
             Record::Preconfirmed { complete, start, open } => self.add_preconfirmed(stamp, complete, start, open)?,
             Record::Canonical { block, changes, verified } => {
                 let (after, stays) = self.next_canonical(block, changes)?;
                 let after = after.with_verified(verified);
-                if stays { self.confirm(after.stamped(stamp)) } else { self.replace_ahead(after.stamped(stamp)) }
+                if stays { self.confirm(after.with_stamp(stamp)) } else { self.replace_ahead(after.with_stamp(stamp)) }
             }
             Record::Content(block) => self.put_content(block),
             Record::GoBack { number, feed } if number == self.latest.head.number() => {
@@ -70,7 +70,7 @@ impl Chain {
             Record::Restart { block, hashes, verified } => {
                 let view = self.remote()?.begin_anew(block.number(), block.hash());
                 let first = Snapshot::at_head(World::on(view), Arc::new(block), hashes).with_verified(verified);
-                let first = Arc::new(first.stamped(stamp));
+                let first = Arc::new(first.with_stamp(stamp));
                 self.forget_from(0);
                 self.add_block(&first);
                 self.expect_content(&first.head);
@@ -80,7 +80,7 @@ impl Chain {
             Record::Return(then) => {
                 let returns = self.returns + 1;
                 *self = Self { feed: self.feed, returns, ..self.back_to(&then) };
-                self.push(Arc::new(then.newest.copy().stamped(stamp)));
+                self.push(Arc::new(then.newest.copy().with_stamp(stamp)));
             }
             Record::Tags(tags) => {
                 self.origin = Origin::Upstream(tags);
@@ -133,7 +133,7 @@ impl Chain {
             self.forget_snapshots_from(number + 1);
             self.provisional.remove(number + 1..=u64::MAX);
             self.forget_changes_from(number + 1);
-            self.add_block(&Arc::new(complete.stamped(stamp)));
+            self.add_block(&Arc::new(complete.with_stamp(stamp)));
         } else if start == SubBlockStart::Opens {
             self.forget_from(open.header().number);
         }
@@ -148,7 +148,7 @@ impl Chain {
             self.changes_ahead.entry(number).or_default().add(&open);
         }
         self.prune_states();
-        self.push(Arc::new(open.stamped(stamp)));
+        self.push(Arc::new(open.with_stamp(stamp)));
         Ok(())
     }
 

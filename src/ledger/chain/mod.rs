@@ -220,7 +220,7 @@ impl Chain {
     }
 
     /// Sets the moment at which another node has published the newest snapshot and the newest canonical block.
-    pub fn date(&mut self, moment: Instant) {
+    pub fn set_time(&mut self, moment: Instant) {
         let dated = |snapshot: &Snapshot| {
             let mut copy = snapshot.copy();
             copy.published = moment;

@@ -198,7 +198,7 @@ impl WalletSender {
         }
         let all: Fate = fates.into_iter().flatten().collect();
         let hashes: Vec<B256> = all.iter().map(|(hash, _)| *hash).collect();
-        let landed = all.iter().filter(|(_, outcome)| matches!(outcome, TxOutcome::Landed(..))).count();
+        let landed = all.iter().filter(|(_, outcome)| matches!(outcome, TxOutcome::FetchOutcome(..))).count();
         let gone = hashes.clone();
         let written = self.wallet.ledger.store.write(move |transaction| {
             outcome::write(transaction, all)?;
@@ -268,7 +268,7 @@ impl Sending {
 
 /// Logs outcomes that are not the wallet's own doing.
 fn log_taken((account, nonce): NonceOf, fate: &Fate) {
-    if fate.iter().any(|(_, outcome)| matches!(outcome, TxOutcome::Landed(..))) {
+    if fate.iter().any(|(_, outcome)| matches!(outcome, TxOutcome::FetchOutcome(..))) {
         return;
     }
     for (hash, outcome) in fate {

@@ -277,7 +277,7 @@ pub(super) fn landed(versions: &Versions, receipt: CallsReceipt, ran: Option<boo
     let CallsReceipt { tx_hash, block_number, block_hash, .. } = receipt;
     let mut fate = taken(versions, NonceTaker { hash: Some(tx_hash), block_number, block_hash });
     fate.retain(|(hash, _)| *hash != tx_hash);
-    fate.push((tx_hash, TxOutcome::Landed(receipt, ran)));
+    fate.push((tx_hash, TxOutcome::FetchOutcome(receipt, ran)));
     fate
 }
 
