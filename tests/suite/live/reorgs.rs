@@ -149,6 +149,7 @@ async fn a_request_whose_block_the_upstream_has_dropped_goes_on_with_the_one_tha
     let replace = async {
         upstream.is_asked("eth_getStorageAt", 1).await;
         upstream.reorganise(other.iter().map(|built| built.block.clone()).collect());
+        upstream.change(|chain| chain.left.clear());
         upstream.refuse("eth_getStorageAt", None);
         head(&node, other[1].hash()).await;
     };

@@ -230,7 +230,7 @@ async fn help_tells_of_the_wallet() {
     let cases: [(&[&str], &[&str]); 3] = [
         (&["wallet", "--help"], &["list", "watch", "approve", "reject", "--data-dir", "--wallet-approval ask"]),
         (&["wallet", "approve", "--help"], &["beginning", "[DIGEST]", "ask on the terminal"]),
-        (&["--help"], &["Approve or reject the batches"]),
+        (&["--help"], &["Approve or reject batches"]),
     ];
     for (args, parts) in cases {
         let (_, help, _) = presim(args, &[]);
