@@ -4,11 +4,11 @@
 //!
 //! - [`server`]: the listeners, the connections of all transports, access control, and health.
 //! - [`dispatch`]: from the text of a message to the text of its answer: the table of methods, and the node that
-//! answers.
+//!   answers.
 //! - [`api`]: the methods, a file or a folder a feature.
 //! - [`run`]: one request, and its runs on the executor, with data from other nodes.
 //! - [`limits`]: the memory that connections make the node hold, the frames that are read, and the stalls that close
-//! them.
+//!   them.
 //! - [`params`]: the parameters that features share, and their conversion to the engine's types.
 //! - [`json`]: the results that features share.
 //! - [`protocol`]: errors and dialects.
