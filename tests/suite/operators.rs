@@ -492,7 +492,7 @@ async fn token_files_are_read_again_on_sighup() {
     ] {
         write(names, more);
         presim.signal("HUP");
-        let line = until("the tokens stay as they were");
+        let line = until("the tokens are unchanged");
         assert!(line.contains("ERROR") && line.contains(text(&path)) && line.contains(problem), "{problem}: {line}");
         assert_eq!((status("stays").await, status("new").await), (200, 200), "{problem}");
     }
