@@ -26,9 +26,7 @@ use op_alloy::{
         transaction::OpTransactionInfo,
     },
     rpc_types::Transaction,
-    rpc_types_engine::{
-        OpFlashblockPayload, OpFlashblockPayloadBase, OpFlashblockPayloadDelta, OpFlashblockPayloadMetadata,
-    },
+    rpc_types_engine::{OpFlashblockPayload, OpFlashblockPayloadDelta, OpFlashblockPayloadMetadata},
 };
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use serde_json::{Value, json};
@@ -282,17 +280,7 @@ fn part(sealed: &Snapshot, index: usize, added: Vec<Bytes>, so_far: Snapshot, is
     });
     let mut payload = OpFlashblockPayload {
         index: index as u64,
-        base: (index == 0).then(|| OpFlashblockPayloadBase {
-            parent_beacon_block_root: header.parent_beacon_block_root.unwrap_or_default(),
-            parent_hash: header.parent_hash,
-            fee_recipient: header.beneficiary,
-            prev_randao: header.mix_hash,
-            block_number: header.number,
-            gas_limit: header.gas_limit,
-            timestamp: header.timestamp,
-            extra_data: header.extra_data.clone(),
-            base_fee_per_gas: U256::from(header.base_fee_per_gas.unwrap_or_default()),
-        }),
+        base: (index == 0).then(|| support::upstream::base_of(header)),
         diff: OpFlashblockPayloadDelta {
             state_root: if is_last { header.state_root } else { own(1) },
             receipts_root,

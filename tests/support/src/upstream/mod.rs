@@ -16,7 +16,7 @@ mod node;
 
 pub use balanced::BalancedUpstream;
 pub use chain::{Fixture, State, UpstreamBlock, UpstreamChain};
-pub use cut::{Cumulative, cut};
+pub use cut::{Cumulative, base_of, cut};
 pub use devnet::{KEEPER, StreamedDevnet};
 pub use flashblocks::{FlashblocksServer, compress};
 pub use node::{Fault, Manner, SmallUpstream};
