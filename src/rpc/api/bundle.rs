@@ -15,7 +15,7 @@ use crate::{
     ledger::{Chain, Selector},
     rpc::{
         json::{
-            Lookup, OrNull, Shape,
+            OrNull, Shape,
             hex::{Data, Fixed, Number},
             shapes,
         },
@@ -99,7 +99,7 @@ impl Method for CallBundle {
         answer: r#"{"bundleGasPrice": "1000000000", "bundleHash": "0x73b1e258c7a42fd0230b2fd05529c5d4b6fcb66c227783f8bece8aeacdd1db2e", "coinbaseDiff": "21000000000000", "ethSentToCoinbase": "0", "gasFees": "21000000000000", "results": [], "stateBlockNumber": 1, "totalGasUsed": 21000}"#,
     };
 
-    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<()> {
         let block = self.bundle.block(&backend.limits.shape)?;
         let selected = backend.select(run, self.bundle.state(run.published)?);
         let snapshot = selected.map_err(|error| match error {
@@ -119,7 +119,7 @@ impl Method for CallBundle {
         let gas_used = result.transactions.iter().map(|tx| tx.result.gas_used).sum();
         backend.gas.increment(gas_used);
         CallBundleResult::write(&mut run.out, (&result, gas_used));
-        Ok(Lookup::Found)
+        Ok(())
     }
 }
 

@@ -4,16 +4,17 @@ use alloy_eips::eip2930::AccessList;
 use alloy_primitives::TxKind;
 use revm::context::result::ExecutionResult;
 use schemars::{JsonSchema, Schema};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
-use super::{Example, Method, Query, trace::trace_calls};
+use super::{Example, Method, trace::trace_calls};
 use crate::{
     engine::{Accessed, BlockOverrides, Call, CallRequest, ConsoleOutput, Estimate, HaltText, SimBlock},
     ledger::{Selector, Snapshot},
     rpc::{
         json::{
-            self, AccessListItem, Lookup,
+            self, AccessListItem, Shape,
             hex::{Data, Quantity},
+            shapes,
         },
         params::{
             BlockOverridesParam, CallObject, ManyRequest, SelectorParam, StateOverridesParam, call_block_overrides,
@@ -94,7 +95,7 @@ impl Method for EthCall {
         answer: r#""0x0000000000000000000000000000000000000000000000000de0b6b3a7640000""#,
     };
 
-    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<()> {
         let dialect = run.dialect;
         let block = self.0.block;
         let (request, selector) = (self.0.into_request("eth_call", dialect)?, require(block, dialect)?);
@@ -112,7 +113,7 @@ impl Method for EthCall {
         match result {
             ExecutionResult::Success { output, .. } => {
                 json::data(&mut run.out, output.data());
-                Ok(Lookup::Found)
+                Ok(())
             }
             ExecutionResult::Revert { output, .. } => Err((dialect.revert)(output)),
             ExecutionResult::Halt { reason, .. } => Err(RpcError::new(-32000, HaltText(reason).to_string())),
@@ -125,21 +126,23 @@ impl Method for EthCall {
 #[serde(transparent)]
 pub struct EstimateGas(CallParams);
 
-impl Query for EstimateGas {
+impl Method for EstimateGas {
     type Answer = Quantity<u64>;
     const EXAMPLE: Example = Example {
         params: r#"[{"to": "0x00000000000000000000000000000000000000aa", "value": "0x1"}, "latest"]"#,
         answer: r#""0x5208""#,
     };
 
-    fn answer(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Self::Answer> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<()> {
         let block = self.0.block;
         let request = self.0.into_request("eth_estimateGas", run.dialect)?;
         let snapshot = backend.select(run, select(block))?;
-        if run.dialect.for_tests && is_transfer(run, &snapshot, &request) {
-            return Ok(Quantity(TRANSFER_GAS));
-        }
-        needed_gas(backend, &snapshot, &request, run).map(Quantity)
+        let gas = match run.dialect.for_tests && is_transfer(run, &snapshot, &request) {
+            true => TRANSFER_GAS,
+            false => needed_gas(backend, &snapshot, &request, run)?,
+        };
+        json::quantity(&mut run.out, gas);
+        Ok(())
     }
 }
 
@@ -188,26 +191,24 @@ pub fn needed_gas(backend: &Backend, snapshot: &Snapshot, request: &CallRequest,
 #[serde(transparent)]
 pub struct CreateAccessList(CallParams);
 
-/// The result of `eth_createAccessList`.
-#[derive(Debug, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct AccessListResult {
-    #[schemars(with = "Vec<AccessListItem>")]
-    access_list: AccessList,
-    /// The reason for which the call failed, if it did.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<String>,
-    gas_used: Quantity<u64>,
+shapes! {
+    /// The result of `eth_createAccessList`.
+    pub AccessListResult: (&AccessList, Option<String>, u64) => |(list, error, gas_used)| {
+        accessList: Vec<AccessListItem> = &list.0,
+        /// The reason for which the call failed, if it did.
+        error: Option<String> = error,
+        gasUsed: Quantity<u64> = gas_used,
+    }
 }
 
-impl Query for CreateAccessList {
+impl Method for CreateAccessList {
     type Answer = AccessListResult;
     const EXAMPLE: Example = Example {
         params: r#"[{"to": "0x00000000000000000000000000000000000000aa"}, "latest"]"#,
         answer: r#"{"accessList": [], "gasUsed": "0x5208"}"#,
     };
 
-    fn answer(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Self::Answer> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<()> {
         let block = self.0.block;
         let request = self.0.into_request("eth_createAccessList", run.dialect)?;
         let snapshot = backend.select(run, select(block))?;
@@ -218,12 +219,13 @@ impl Query for CreateAccessList {
             .create_access_list(snapshot.header(), &request)
             .map_err(|error| RpcError::from(error).outside_simulation())?;
         backend.gas.increment(simulated);
-        let gas_used = Quantity(result.tx_gas_used());
+        let gas_used = result.tx_gas_used();
         let error = match result {
             ExecutionResult::Success { .. } => None,
             ExecutionResult::Revert { .. } => Some("execution reverted".to_owned()),
             ExecutionResult::Halt { reason, .. } => Some(HaltText(reason).to_string()),
         };
-        Ok(AccessListResult { access_list: list, error, gas_used })
+        AccessListResult::write(&mut run.out, (&list, error, gas_used));
+        Ok(())
     }
 }

@@ -10,7 +10,7 @@ use crate::{
     ledger::{Block, KnownBlock, Selector, UnknownBlock},
     rpc::{
         json::{
-            Lookup, Shape,
+            Shape,
             hex::{Number, Quantity},
             shapes,
         },
@@ -29,23 +29,22 @@ without_params! {
     /// The price in wei that a legacy transaction should offer for a unit of gas, to be in the next block.
     GasPrice -> Quantity<u128> = r#""0x3b9aca07""#, |backend, run| {
         let base_fee = backend.wallet.fees.base_fee(run.published).unwrap_or_default();
-        Quantity(u128::from(base_fee).saturating_add(backend.wallet.fees.tip(run.published)))
+        u128::from(base_fee).saturating_add(backend.wallet.fees.tip(run.published))
     };
 
     /// The tip that got transactions into the last blocks, in wei.
-    MaxPriorityFee -> Quantity<u128> = r#""0x3b9aca00""#, |backend, run| Quantity(backend.wallet.fees.tip(run.published));
+    MaxPriorityFee -> Quantity<u128> = r#""0x3b9aca00""#, |backend, run| backend.wallet.fees.tip(run.published);
 
     /// The base fee of the block being built, or of the next, in wei; null before London.
-    BaseFee -> Option<Quantity<u64>> = r#""0x7""#, |backend, run| backend.wallet.fees.base_fee(run.published).map(Quantity);
+    BaseFee -> Option<Quantity<u64>> = r#""0x7""#, |backend, run| backend.wallet.fees.base_fee(run.published);
 
     /// The price of a unit of blob gas in the block being built, or the next, in wei; null before Cancun.
     BlobBaseFee -> Option<Quantity<u128>> = r#""0x1""#, |backend, run| {
         let published = run.published;
-        let fee = match published.pending().and_then(|snapshot| snapshot.open.as_ref()) {
+        match published.pending().and_then(|snapshot| snapshot.open.as_ref()) {
             Some(open) => blob_fee(&backend.spec, &open.header),
             None => next_blob_fee(&backend.spec, &published.head().header),
-        };
-        fee.map(Quantity)
+        }
     };
 }
 
@@ -126,7 +125,7 @@ impl Method for GetFeeHistory {
         answer: r#"{"oldestBlock": "0x10", "reward": [["0x3b9aca00"]], "baseFeePerGas": ["0x8", "0x7"], "gasUsedRatio": [0.02], "baseFeePerBlobGas": ["0x1", "0x1"], "blobGasUsedRatio": [0]}"#,
     };
 
-    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<()> {
         let (percentiles, newest, published) = (self.percentiles()?, Selector::from(self.newest), run.published);
         let unknown = |number| UnknownBlock::Pruned { number, oldest: published.oldest_state() };
         let Some(last) = backend.find(published, newest)? else {
@@ -171,7 +170,7 @@ impl Method for GetFeeHistory {
         };
         let rewards = percentiles.map(paid).transpose()?;
         FeeHistory::write(&mut run.out, (&*backend.spec, first, rewards, &*blocks));
-        Ok(Lookup::Found)
+        Ok(())
     }
 }
 

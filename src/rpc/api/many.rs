@@ -11,7 +11,7 @@ use crate::rpc::run::{Attempt, Backend};
 use crate::{
     engine::{CallOutcome, CallResult, HaltText, RunError},
     rpc::{
-        json::{CallError, Lookup, Shape, hex::Data, shapes},
+        json::{CallError, Shape, hex::Data, shapes},
         params::{
             CallManyBundleParam, ManyRequest, Milliseconds, StateContextParam, StateOverridesParam, into_bundles,
             state_overrides,
@@ -65,7 +65,7 @@ impl Method for CallMany {
         answer: r#"[[{"value": "0x"}]]"#,
     };
 
-    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<()> {
         let (dialect, rules) = (run.dialect, backend.rules(run.dialect));
         let (selector, index) = self.state_context.unwrap_or_default().into_position();
         let state = state_overrides(self.state_overrides, "params[2]")?;
@@ -82,7 +82,7 @@ impl Method for CallMany {
         backend.gas.increment(done.gas_used);
         let bundles = done.blocks.iter().map(|bundle| bundle.calls.iter().map(|call| (call, dialect)));
         Vec::<Vec<CalledValue>>::write(&mut run.out, bundles);
-        Ok(Lookup::Found)
+        Ok(())
     }
 }
 

@@ -4,27 +4,31 @@
 //! [`Method::Answer`] the shape of its result. Their comments and types form the document of `rpc.discover`. The table
 //! of methods has a row for each.
 
-/// Defines methods whose result is a value: the text by which an error counts their parameters, the parameters with an
-/// example, the type of the result with an example, and the handler.
+/// Defines methods whose result is one value: the text by which an error counts their parameters, the parameters with an
+/// example, the shape of the result with an example, and the handler, which returns the value.
 macro_rules! queries {
-    ($($(#[$doc:meta])* $name:ident = $expecting:literal, { $($params:tt)* }, $given:expr => $answer:ty = $answered:expr,
+    ($($(#[$meta:meta])* $name:ident $(<$block:ident>)? = $expecting:literal, { $($params:tt)* }, $given:expr => $answer:ty = $answered:expr,
         |$query:pat_param, $backend:pat_param, $run:pat_param| $result:expr;)*) => {$(
-        $(#[$doc])*
         #[derive(Debug, serde::Deserialize, schemars::JsonSchema)]
         #[serde(expecting = $expecting)]
-        pub struct $name { $($params)* }
+        $(#[$meta])*
+        pub struct $name $(<$block>)? { $($params)* }
 
-        impl $crate::rpc::api::Query for $name {
+        impl $(<$block: $crate::rpc::params::NamesBlock>)? $crate::rpc::api::Method for $name $(<$block>)? {
             type Answer = $answer;
             const EXAMPLE: $crate::rpc::api::Example = $crate::rpc::api::Example { params: $given, answer: $answered };
 
-            fn answer(
+            fn run(
                 self,
-                $backend: &$crate::rpc::run::Backend,
-                $run: &mut $crate::rpc::run::Attempt<'_>,
-            ) -> $crate::rpc::protocol::error::Result<$answer> {
-                let $query = self;
-                Ok($result)
+                backend: &$crate::rpc::run::Backend,
+                run: &mut $crate::rpc::run::Attempt<'_>,
+            ) -> $crate::rpc::protocol::error::Result<()> {
+                let result = {
+                    let ($query, $backend, $run) = (self, backend, &mut *run);
+                    $result
+                };
+                <$answer as $crate::rpc::json::Shape<_>>::write(&mut run.out, result);
+                Ok(())
             }
         }
     )*};
@@ -62,10 +66,9 @@ pub mod watch;
 use std::sync::Arc;
 
 use schemars::JsonSchema;
-use serde::{Serialize, de::DeserializeOwned};
+use serde::de::DeserializeOwned;
 
 use super::{
-    json::{self, Lookup},
     protocol::error::Result,
     run::{Attempt, Backend, request::Request, runner::RequestRunner},
 };
@@ -79,38 +82,13 @@ pub trait Method: DeserializeOwned + JsonSchema {
     /// A request and its answer, for the document.
     const EXAMPLE: Example;
 
-    /// Runs the method, and writes the JSON of its result to `run.out`. Returns whether the result was found.
+    /// Runs the method, and writes the JSON of its result to `run.out`: null, or in a raw method no bytes, if there is
+    /// none, which an upstream or the leader of a fleet may know.
     ///
     /// # Errors
     ///
     /// Returns -32602 with the path of a parameter that the method cannot accept, or the error of the run.
-    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup>;
-}
-
-/// A method that is one run on a snapshot. Its result is a value, and whether it was found.
-pub trait Query: DeserializeOwned + JsonSchema {
-    /// The result.
-    type Answer: Serialize + JsonSchema;
-    /// A request and its answer, for the document.
-    const EXAMPLE: Example;
-
-    /// Runs the method.
-    ///
-    /// # Errors
-    ///
-    /// Returns the errors of [`Method::run`].
-    fn answer(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Self::Answer>;
-}
-
-impl<Q: Query> Method for Q {
-    type Answer = Q::Answer;
-    const EXAMPLE: Example = Q::EXAMPLE;
-
-    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
-        let answer = self.answer(backend, run)?;
-        json::value(&mut run.out, &answer);
-        Ok(Lookup::Found)
-    }
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<()>;
 }
 
 /// A method of several runs, or of none. Its other work may wait.

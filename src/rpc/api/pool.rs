@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use alloy_consensus::{Transaction, TxEnvelope, transaction::Recovered};
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use super::{Example, Method};
 use crate::{
@@ -13,8 +13,9 @@ use crate::{
     pool::{PoolStatus, SenderContent},
     rpc::{
         json::{
-            self, Lookup, Object,
+            self, Object, Shape,
             hex::{Fixed, Quantity},
+            shapes,
         },
         protocol::error::Result,
         run::{Attempt, Backend},
@@ -32,20 +33,18 @@ type InState = fn(&SenderContent) -> &Transactions;
 /// The states of a transaction in the pool, and the transactions of a sender in them.
 const STATES: [(&str, InState); 2] = [("pending", |sender| &sender.pending), ("queued", |sender| &sender.queued)];
 
-/// The content of the pool by its state: transactions that can be mined now, and transactions behind a nonce gap.
-#[derive(Serialize, JsonSchema)]
-#[schemars(inline)]
-pub struct ByState<T> {
-    pending: T,
-    queued: T,
+shapes! {
+    /// The content of the pool by its state: transactions that can be mined now, and transactions behind a nonce gap.
+    #[schemars(inline)]
+    pub ByState<T>[T: Shape<usize>]: PoolStatus => |status| {
+        pending: T = status.pending,
+        queued: T = status.queued,
+    }
 }
 
 without_params! {
     /// The number of transactions in the pool that can be mined now, and the number behind a nonce gap.
-    Status -> ByState<Quantity<usize>> = r#"{"pending": "0x3", "queued": "0x0"}"#, |backend, _| {
-        let PoolStatus { pending, queued } = backend.pool.status();
-        ByState { pending: Quantity(pending), queued: Quantity(queued) }
-    };
+    Status -> ByState<Quantity<u64>> = r#"{"pending": "0x3", "queued": "0x0"}"#, |backend, _| backend.pool.status();
 }
 
 /// The transactions in the pool by state, sender and nonce. A transaction behind a nonce gap is queued.
@@ -57,7 +56,7 @@ impl Method for Content {
     type Answer = ByState<BTreeMap<String, BTreeMap<u64, json::Transaction>>>;
     const EXAMPLE: Example = Example { params: "[]", answer: r#"{"pending": {}, "queued": {}}"# };
 
-    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<()> {
         by_sender(backend, run, json::pooled_transaction)
     }
 }
@@ -74,7 +73,7 @@ impl Method for Inspect {
         answer: r#"{"pending": {"0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266": {"0": "0x00000000000000000000000000000000000aBCdE: 1 wei + 21000 gas × 10000000000 wei"}}, "queued": {}}"#,
     };
 
-    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<()> {
         by_sender(backend, run, |out, tx| {
             let to = tx.to().map_or_else(|| "contract creation".to_owned(), |to| to.to_checksum(None));
             let (value, gas, price) = (tx.value(), tx.gas_limit(), tx.max_fee_per_gas());
@@ -97,7 +96,7 @@ impl Method for ContentFrom {
         answer: r#"{"pending": {}, "queued": {}}"#,
     };
 
-    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<()> {
         let sender = backend.pool.content_from(self.address.into());
         let Attempt { meter, out, .. } = run;
         let mut object = Object::new(out);
@@ -105,12 +104,12 @@ impl Method for ContentFrom {
             by_nonce(backend, meter, object.key(state), transactions(&sender), json::pooled_transaction)?;
         }
         object.end();
-        Ok(Lookup::Found)
+        Ok(())
     }
 }
 
 /// Writes all transactions by state, sender and nonce, each by `write`.
-fn by_sender(backend: &Backend, run: &mut Attempt<'_>, write: WriteTx) -> Result<Lookup> {
+fn by_sender(backend: &Backend, run: &mut Attempt<'_>, write: WriteTx) -> Result<()> {
     let (senders, Attempt { meter, out, dialect, .. }) = (backend.pool.content(), run);
     let mut object = Object::new(out);
     for (state, transactions) in STATES {
@@ -126,7 +125,7 @@ fn by_sender(backend: &Backend, run: &mut Attempt<'_>, write: WriteTx) -> Result
         object.end();
     }
     object.end();
-    Ok(Lookup::Found)
+    Ok(())
 }
 
 /// Writes the transactions of a sender by nonce. Returns -32005 if the response becomes too long.

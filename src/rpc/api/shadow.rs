@@ -1,23 +1,25 @@
 //! `presim_shadow`: a block as it is, and as it would be under another fork. Only nodes started by commands have it,
 //! so that a serving node keeps its processors for itself.
 
-use alloy_primitives::Address;
 use revm::primitives::hardfork::SpecId;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use super::{
-    Example, Query,
+    Example, Method,
     trace::{before, find_block},
 };
 use crate::{
-    chain::ChainTx,
     engine::{
         self, Difference, DifferentParts, DivergentStep, ShadowedTx, SimulationError, StepKind, StepPlace, op_name,
     },
-    ledger::Included,
+    ledger::{Block, Included},
     rpc::{
-        json::hex::{Fixed, Quantity},
+        json::{
+            OrNull, Shape,
+            hex::{Fixed, Quantity},
+            shapes,
+        },
         params::{SelectorParam, select},
         protocol::error::{Result, RpcError},
         run::{Attempt, Backend},
@@ -45,116 +47,105 @@ struct ShadowOptions {
     gas: bool,
 }
 
-/// A block that has run twice.
-#[derive(Debug, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct ShadowedBlock {
-    number: Quantity<u64>,
-    hash: Fixed<32>,
-    /// The name of the block's own fork.
-    fork: &'static str,
-    /// The name of the other fork.
-    under: &'static str,
-    /// The number of transactions that have run.
-    transactions: usize,
-    gas_used: Quantity<u64>,
-    /// The sum over the transactions that are valid under the other fork.
-    gas_used_under: Quantity<u64>,
-    /// The transactions that differ.
-    differences: Vec<ShadowDifference>,
-    /// The gas of every transaction, if requested.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    gas: Option<Vec<ShadowedGas>>,
-}
+shapes! {
+    /// A block that has run twice.
+    pub ShadowedBlock: (&Block, [&str; 2], &[(usize, ShadowedTx)], bool) => |(block, [fork, under], ran, with_gas)| let {
+        let ran = || ran.iter().filter_map(|(index, tx)| Some((block.transaction(*index)?, tx)));
+        let gas_used = ran().map(|(included, _)| included.evm_gas_used()).sum::<u64>();
+        let differences = ran().filter_map(|(included, tx)| Some((included, tx.gas_under, tx.difference.as_deref()?)));
+    } {
+        number: Quantity<u64> = block.number(),
+        hash: Fixed<32> = block.header().hash(),
+        /// The name of the block's own fork.
+        fork: String = fork,
+        /// The name of the other fork.
+        under: String = under,
+        /// The number of transactions that have run.
+        transactions: usize = ran().count(),
+        gasUsed: Quantity<u64> = gas_used,
+        /// The sum over the transactions that are valid under the other fork.
+        gasUsedUnder: Quantity<u64> = ran().filter_map(|(_, tx)| tx.gas_under).sum::<u64>(),
+        /// The transactions that differ.
+        differences: Vec<ShadowDifference> = differences,
+        /// The gas of every transaction, if requested.
+        gas: Option<Vec<ShadowedGas>> = with_gas.then(|| ran().map(|(included, tx)| (included, tx.gas_under))),
+    }
 
-/// The gas of a transaction.
-#[derive(Debug, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-struct ShadowedGas {
-    index: usize,
-    hash: Fixed<32>,
-    gas_used: Quantity<u64>,
-    /// Null if the transaction is invalid under the other fork.
-    gas_used_under: Option<Quantity<u64>>,
-}
+    /// The gas of a transaction.
+    ShadowedGas: (Included<'_>, Option<u64>) => |(included, gas_under)| {
+        index: usize = included.index,
+        hash: Fixed<32> = included.tx.tx_hash(),
+        gasUsed: Quantity<u64> = included.evm_gas_used(),
+        /// Null if the transaction is invalid under the other fork.
+        gasUsedUnder: Option<Quantity<u64>> = Some(OrNull(gas_under)),
+    }
 
-/// A transaction that differs.
-#[derive(Debug, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-struct ShadowDifference {
-    index: usize,
-    hash: Fixed<32>,
-    from: Fixed<20>,
-    to: Option<Fixed<20>>,
-    gas_limit: Quantity<u64>,
-    gas_used: Quantity<u64>,
-    gas_used_under: Option<Quantity<u64>>,
-    status: Quantity<u64>,
-    /// Null if the transaction is invalid under the other fork.
-    status_under: Option<Quantity<u64>>,
-    /// The reason why the transaction is invalid under the other fork.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    invalid: Option<String>,
-    /// The parts that differ: status, returnData, logs, created, code, nonce, storage, balance.
-    differs: Vec<&'static str>,
-    cause: String,
-    /// The step at which the runs diverge.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    at: Option<ShadowStep>,
-    /// The contracts concerned, the innermost that ran there first.
-    contracts: Vec<Fixed<20>>,
-    /// Whether it would succeed under the other fork with more gas.
-    succeeds_with: MoreGas,
-}
+    /// A transaction that differs.
+    ShadowDifference: (Included<'_>, Option<u64>, &Difference) => |(included, gas_under, difference)| let {
+        let Difference { parts, success_under, invalid, at, cause, contracts, succeeds_with } = difference;
+        let status_under = invalid.is_none().then(|| u64::from(*success_under));
+        let differs = PARTS.iter().filter(|(part, _)| parts.contains(*part)).map(|(_, name)| name);
+    } {
+        index: usize = included.index,
+        hash: Fixed<32> = included.tx.tx_hash(),
+        from: Fixed<20> = included.tx.signer(),
+        to: Option<Fixed<20>> = Some(OrNull(included.tx.to())),
+        gasLimit: Quantity<u64> = included.tx.gas_limit(),
+        gasUsed: Quantity<u64> = included.evm_gas_used(),
+        gasUsedUnder: Option<Quantity<u64>> = Some(OrNull(gas_under)),
+        status: Quantity<u64> = u64::from(included.receipt.status()),
+        /// Null if the transaction is invalid under the other fork.
+        statusUnder: Option<Quantity<u64>> = Some(OrNull(status_under)),
+        /// The reason why the transaction is invalid under the other fork.
+        invalid: Option<String> = invalid.as_ref(),
+        /// The parts that differ: status, returnData, logs, created, code, nonce, storage, balance.
+        differs: Vec<String> = differs,
+        cause: String = cause.to_string(),
+        /// The step at which the runs diverge.
+        at: Option<ShadowStep> = at.as_ref(),
+        /// The contracts concerned, the innermost that ran there first.
+        contracts: Vec<Fixed<20>> = contracts,
+        /// Whether it would succeed under the other fork with more gas.
+        succeedsWith: MoreGas = *succeeds_with,
+    }
 
-/// Whether a transaction would succeed under the other fork with a multiple of its gas limit, ignoring the cap on a
-/// transaction's gas and its sender's funds.
-#[derive(Debug, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-struct MoreGas {
-    /// With 1.5 times its gas limit.
-    half_more: bool,
-    /// With 2 times its gas limit.
-    twice: bool,
-}
+    /// Whether a transaction would succeed under the other fork with a multiple of its gas limit, ignoring the cap on a
+    /// transaction's gas and its sender's funds.
+    MoreGas: [bool; 2] => |[half_more, twice]| {
+        /// With 1.5 times its gas limit.
+        halfMore: bool = half_more,
+        /// With 2 times its gas limit.
+        twice: bool = twice,
+    }
 
-/// The step at which two runs diverge.
-#[derive(Debug, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-struct ShadowStep {
-    /// The difference.
-    kind: ShadowKind,
-    /// For `pc` the last step of both, else the step itself.
-    #[serde(flatten)]
-    step: ShadowPlace,
-    /// For `pc` the next step by the block's own rules, if there is one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    own: Option<ShadowPlace>,
-    /// For `pc` the next step under the other fork, if there is one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    under: Option<ShadowPlace>,
-}
+    /// The step at which two runs diverge.
+    ShadowStep: &DivergentStep => |at| let {
+        let kind = match at.kind {
+            StepKind::Pc => "pc",
+            StepKind::Operands => "operands",
+            StepKind::OutOfGas => "outOfGas",
+        };
+    } {
+        /// The difference: the program counters; the operands of a write, a log, a call or a return; or the gas.
+        #[schemars(extend("enum" = ["pc", "operands", "outOfGas"]))]
+        kind: String = kind,
+        /// For `pc` the last step of both, else the step itself.
+        [flatten] step: ShadowPlace = &at.step,
+        /// For `pc` the next step by the block's own rules, if there is one.
+        own: Option<ShadowPlace> = at.own.as_ref(),
+        /// For `pc` the next step under the other fork, if there is one.
+        under: Option<ShadowPlace> = at.under.as_ref(),
+    }
 
-#[derive(Debug, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-enum ShadowKind {
-    /// The program counters.
-    Pc,
-    /// The operands of a write, a log, a call or a return.
-    Operands,
-    /// The gas.
-    OutOfGas,
-}
-
-/// The place of a step.
-#[derive(Debug, Serialize, JsonSchema)]
-struct ShadowPlace {
-    contract: Fixed<20>,
-    /// The account whose code runs.
-    code: Fixed<20>,
-    pc: usize,
-    op: String,
-    depth: usize,
+    /// The place of a step.
+    ShadowPlace: &StepPlace => |place| {
+        contract: Fixed<20> = place.contract,
+        /// The account whose code runs.
+        code: Fixed<20> = place.code,
+        pc: usize = place.pc,
+        op: String = op_name(place.op),
+        depth: usize = place.depth,
+    }
 }
 
 /// The names of the parts.
@@ -169,14 +160,14 @@ const PARTS: [(DifferentParts, &str); 8] = [
     (DifferentParts::BALANCE, "balance"),
 ];
 
-impl Query for Shadow {
+impl Method for Shadow {
     type Answer = ShadowedBlock;
     const EXAMPLE: Example = Example {
         params: r#"["0x10", {"under": "amsterdam"}]"#,
         answer: r#"{"number": "0x10", "hash": "0xc5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470", "fork": "osaka", "under": "amsterdam", "transactions": 1, "gasUsed": "0x5208", "gasUsedUnder": "0x5208", "differences": []}"#,
     };
 
-    fn answer(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<ShadowedBlock> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<()> {
         let rules = backend.spec.under(&self.options.under);
         let rules = rules.map_err(|error| RpcError::params(format!("params[1].under: {error}")))?;
         let block = find_block(backend, run.published, select(Some(self.block)))?;
@@ -187,84 +178,17 @@ impl Query for Shadow {
         }
         let before = before(run.published, &block)?;
         run.reset_to(&before);
-        let mut shadowed = ShadowedBlock {
-            number: Quantity(block.number()),
-            hash: Fixed(block.header().hash().0),
-            fork: backend.spec.fork_name(block.context()),
-            under: rules.fork_name(block.context()),
-            transactions: 0,
-            gas_used: Quantity(0),
-            gas_used_under: Quantity(0),
-            differences: Vec::new(),
-            gas: self.options.gas.then(Vec::new),
-        };
+        let mut ran = Vec::new();
         let take = |included: &Included<'_>, tx: ShadowedTx| {
             backend.gas.increment(included.gas_used);
-            shadowed.add(included, tx);
+            ran.push((included.index, tx));
             Ok::<_, SimulationError>(())
         };
         engine::shadow_block(&backend.spec, rules, &block, backend.limits.max_trace, run.overlay, take)?;
         // For the next run of the same request.
         run.meter = std::mem::take(&mut run.overlay.meter);
-        Ok(shadowed)
-    }
-}
-
-impl ShadowedBlock {
-    fn add(&mut self, included: &Included<'_>, ShadowedTx { gas_under, difference }: ShadowedTx) {
-        let own = included.evm_gas_used();
-        self.transactions += 1;
-        self.gas_used.0 += own;
-        self.gas_used_under.0 += gas_under.unwrap_or_default();
-        let (index, hash) = (included.index, Fixed(included.tx.tx_hash().0));
-        if let Some(gas) = &mut self.gas {
-            gas.push(ShadowedGas { index, hash, gas_used: Quantity(own), gas_used_under: gas_under.map(Quantity) });
-        }
-        if let Some(difference) = difference {
-            self.differences.push(ShadowDifference::of(included, gas_under, *difference));
-        }
-    }
-}
-
-impl ShadowDifference {
-    fn of(included: &Included<'_>, gas_under: Option<u64>, difference: Difference) -> Self {
-        let fixed = |address: Address| Fixed(address.0.0);
-        let tx: &ChainTx = included.tx.inner();
-        let Difference { parts, success_under, invalid, at, cause, contracts, succeeds_with } = difference;
-        let [half_more, twice] = succeeds_with;
-        Self {
-            index: included.index,
-            hash: Fixed(included.tx.tx_hash().0),
-            from: fixed(included.tx.signer()),
-            to: tx.to().map(fixed),
-            gas_limit: Quantity(tx.gas_limit()),
-            gas_used: Quantity(included.evm_gas_used()),
-            gas_used_under: gas_under.map(Quantity),
-            status: Quantity(included.receipt.status().into()),
-            status_under: invalid.is_none().then(|| Quantity(success_under.into())),
-            invalid,
-            differs: PARTS.iter().filter(|(part, _)| parts.contains(*part)).map(|(_, name)| *name).collect(),
-            cause: cause.to_string(),
-            at: at.map(ShadowStep::from),
-            contracts: contracts.into_iter().map(fixed).collect(),
-            succeeds_with: MoreGas { half_more, twice },
-        }
-    }
-}
-
-impl From<DivergentStep> for ShadowStep {
-    fn from(DivergentStep { kind, step, own, under }: DivergentStep) -> Self {
-        let kind = match kind {
-            StepKind::Pc => ShadowKind::Pc,
-            StepKind::Operands => ShadowKind::Operands,
-            StepKind::OutOfGas => ShadowKind::OutOfGas,
-        };
-        Self { kind, step: step.into(), own: own.map(ShadowPlace::from), under: under.map(ShadowPlace::from) }
-    }
-}
-
-impl From<StepPlace> for ShadowPlace {
-    fn from(StepPlace { contract, code, pc, op, depth }: StepPlace) -> Self {
-        Self { contract: Fixed(contract.0.0), code: Fixed(code.0.0), pc, op: op_name(op), depth }
+        let forks = [&*backend.spec, rules].map(|spec| spec.fork_name(block.context()));
+        ShadowedBlock::write(&mut run.out, (&block, forks, &*ran, self.options.gas));
+        Ok(())
     }
 }

@@ -6,15 +6,16 @@ use alloy_eips::{BlockId, RpcBlockHash};
 use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
 use revm::state::AccountInfo;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
-use super::{Example, Method, Query};
+use super::{Example, Method};
 use crate::{
     ledger::{Selector, UnknownBlock},
     rpc::{
         json::{
-            self, Lookup, Shape,
+            Json, Shape,
             hex::{Data, Fixed, Quantity, SlotKey, Word},
+            shapes,
         },
         params::{AddressKey, SelectorParam, parse, require, select},
         protocol::error::{Result, RpcError},
@@ -29,102 +30,105 @@ const MAX_SLOTS: usize = 1024;
 /// Ticks of the meter for the proof of a slot.
 const PROOF_TICKS: u32 = 1024;
 
-/// The balance of an account, in wei.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(expecting = "1 or 2 parameters: address, block")]
-pub struct GetBalance {
-    address: Fixed<20>,
-    #[serde(default)]
-    block: Option<SelectorParam>,
-}
+queries! {
+    /// The balance of an account, in wei.
+    GetBalance = "1 or 2 parameters: address, block", {
+        address: Fixed<20>,
+        #[serde(default)]
+        block: Option<SelectorParam>,
+    }, r#"["0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266", "latest"]"# => Quantity<U256> = r#""0x21e19e0c9bab2400000""#,
+        |asked, backend, run| account(backend, run, asked.address, select(asked.block))?.balance;
 
-impl Method for GetBalance {
-    type Answer = Quantity<U256>;
-    const EXAMPLE: Example = Example {
-        params: r#"["0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266", "latest"]"#,
-        answer: r#""0x21e19e0c9bab2400000""#,
-    };
-
-    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
-        let balance = account(backend, run, self.address, select(self.block), |account| account.balance)?;
-        json::quantity_u256(&mut run.out, balance);
-        Ok(Lookup::Found)
-    }
-}
-
-/// The nonce of an account; at pending, with the transactions of the pool that follow.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(expecting = "1 or 2 parameters: address, block")]
-pub struct GetTransactionCount {
-    address: Fixed<20>,
-    #[serde(default)]
-    block: Option<SelectorParam>,
-}
-
-impl Method for GetTransactionCount {
-    type Answer = Quantity<u64>;
-    const EXAMPLE: Example =
-        Example { params: r#"["0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266", "pending"]"#, answer: r#""0x1""# };
-
-    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
-        let selector = select(self.block);
-        let nonce = account(backend, run, self.address, selector, |account| account.nonce)?;
-        // Pooled transactions count, because a client that sends several in a row would otherwise reuse a nonce.
-        let next = match selector {
-            Selector::Pending => backend.pool.next_nonce(self.address.into(), nonce),
-            _ => nonce,
+    /// The nonce of an account; at pending, with the transactions of the pool that follow.
+    GetTransactionCount = "1 or 2 parameters: address, block", {
+        address: Fixed<20>,
+        #[serde(default)]
+        block: Option<SelectorParam>,
+    }, r#"["0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266", "pending"]"# => Quantity<u64> = r#""0x1""#,
+        |asked, backend, run| {
+            let selector = select(asked.block);
+            let nonce = account(backend, run, asked.address, selector)?.nonce;
+            // Pooled transactions count, because a client that sends several in a row would otherwise reuse a nonce.
+            match selector {
+                Selector::Pending => backend.pool.next_nonce(asked.address.into(), nonce),
+                _ => nonce,
+            }
         };
-        json::quantity(&mut run.out, next);
-        Ok(Lookup::Found)
+
+    /// The bytecode at an address.
+    GetCode = "1 or 2 parameters: address, block", {
+        address: Fixed<20>,
+        #[serde(default)]
+        #[schemars(extend("x-needed" = "on /"))]
+        block: Option<SelectorParam>,
+    }, r#"["0x5fbdb2315678afecb367f032d93f642f64180aa3", "pending"]"# => Data = r#""0x6001600055""#,
+        |asked, backend, run| {
+            let selector = require(asked.block, run.dialect)?;
+            account(backend, run, asked.address, selector)?.code.map(|code| code.original_bytes()).unwrap_or_default()
+        };
+
+    /// A storage slot, as 32 bytes.
+    GetStorageAt = "2 or 3 parameters: address, storage slot, block", {
+        address: Fixed<20>,
+        slot: Word,
+        #[serde(default)]
+        block: Option<SelectorParam>,
+    }, r#"["0x5fbdb2315678afecb367f032d93f642f64180aa3", "0x0", "latest"]"#
+        => Fixed<32> = r#""0x0000000000000000000000000000000000000000000000000000000000000001""#,
+        |asked, backend, run| {
+            let snapshot = backend.select(run, select(asked.block))?;
+            run.overlay.look_up_slot(&snapshot.world, asked.address.into(), asked.slot.0).to_be_bytes::<32>()
+        };
+
+    /// Merkle proofs of an account and of its storage slots (EIP-1186).
+    GetProof = "2 or 3 parameters: address, storage slots, block", {
+        /// The account to prove.
+        address: Fixed<20>,
+        /// The account's storage slots to prove: at most 1,024.
+        #[schemars(length(max = 1024))]
+        slots: Vec<SlotKey>,
+        #[serde(default)]
+        block: Option<SelectorParam>,
+    }, r#"["0x00000000000000000000000000000000000000aa", [], "latest"]"#
+        => AccountProof = r#"{"address": "0x00000000000000000000000000000000000000aa", "accountProof": ["0xf8718080808080a0"], "balance": "0x0", "codeHash": "0xc5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470", "nonce": "0x0", "storageHash": "0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421", "storageProof": []}"#,
+        |asked, backend, run| {
+            bound_slots("params[1]", asked.slots.len())?;
+            let snapshot = backend.select(run, select(asked.block))?;
+            let world = snapshot.world.local();
+            let world =
+                world.ok_or_else(|| RpcError::internal("only the upstream can prove its state: nothing was forwarded"))?;
+            let address = Address::from(asked.address);
+            let account = world.account(&address).cloned().unwrap_or_default();
+            let trie = account.storage_trie();
+            let prove = |key: SlotKey| {
+                run.meter.count(PROOF_TICKS)?;
+                Ok((key, trie.proof(keccak256(B256::from(key.slot)))))
+            };
+            let slots = asked.slots.into_iter().map(prove).collect::<Result<Vec<_>>>()?;
+            (address, world.trie().proof(keccak256(address)), account, slots)
+        };
+}
+
+shapes! {
+    /// The proofs of an account.
+    pub AccountProof: (Address, Vec<Bytes>, Arc<Account>, Vec<(SlotKey, Vec<Bytes>)>) => |(address, nodes, account, slots)| {
+        address: Fixed<20> = address,
+        /// The nodes on the path to the account in the state trie, from its root.
+        accountProof: Vec<Data> = nodes,
+        balance: Quantity<U256> = account.balance,
+        codeHash: Fixed<32> = account.code.hash,
+        nonce: Quantity<u64> = account.nonce,
+        storageHash: Fixed<32> = account.storage_trie().root_hash(),
+        storageProof: Vec<SlotProof> = slots.into_iter().map(|(key, nodes)| (key, account.slot(&key.slot), nodes)),
     }
-}
 
-/// The bytecode at an address.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(expecting = "1 or 2 parameters: address, block")]
-pub struct GetCode {
-    address: Fixed<20>,
-    #[serde(default)]
-    #[schemars(extend("x-needed" = "on /"))]
-    block: Option<SelectorParam>,
-}
-
-impl Method for GetCode {
-    type Answer = Data;
-    const EXAMPLE: Example =
-        Example { params: r#"["0x5fbdb2315678afecb367f032d93f642f64180aa3", "pending"]"#, answer: r#""0x6001600055""# };
-
-    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
-        let selector = require(self.block, run.dialect)?;
-        let code = |account: AccountInfo| account.code.map(|code| code.original_bytes()).unwrap_or_default();
-        let code: Bytes = account(backend, run, self.address, selector, code)?;
-        json::data(&mut run.out, &code);
-        Ok(Lookup::Found)
-    }
-}
-
-/// A storage slot, as 32 bytes.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(expecting = "2 or 3 parameters: address, storage slot, block")]
-pub struct GetStorageAt {
-    address: Fixed<20>,
-    slot: Word,
-    #[serde(default)]
-    block: Option<SelectorParam>,
-}
-
-impl Method for GetStorageAt {
-    type Answer = Fixed<32>;
-    const EXAMPLE: Example = Example {
-        params: r#"["0x5fbdb2315678afecb367f032d93f642f64180aa3", "0x0", "latest"]"#,
-        answer: r#""0x0000000000000000000000000000000000000000000000000000000000000001""#,
-    };
-
-    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
-        let snapshot = backend.select(run, select(self.block))?;
-        let value = run.overlay.look_up_slot(&snapshot.world, self.address.into(), self.slot.0);
-        json::data(&mut run.out, &value.to_be_bytes::<32>());
-        Ok(Lookup::Found)
+    /// The proof of a slot.
+    SlotProof: (SlotKey, U256, Vec<Bytes>) => |(key, value, nodes)| {
+        /// The slot, as the request has written it.
+        key: SlotKey = Json(key),
+        value: Quantity<U256> = value,
+        /// The nodes on the path to the slot in the account's storage trie, from its root.
+        proof: Vec<Data> = nodes,
     }
 }
 
@@ -145,7 +149,7 @@ impl Method for GetStorageValues {
         answer: r#"{"0x5fbdb2315678afecb367f032d93f642f64180aa3": ["0x0000000000000000000000000000000000000000000000000000000000000001"]}"#,
     };
 
-    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<()> {
         if self.slots.is_empty() {
             return Err(RpcError::params("params[0]: empty: expected at least one account"));
         }
@@ -157,78 +161,7 @@ impl Method for GetStorageValues {
             (address.0, values)
         });
         BTreeMap::<String, Vec<Word>>::write(&mut run.out, values);
-        Ok(Lookup::Found)
-    }
-}
-
-/// Merkle proofs of an account and of its storage slots (EIP-1186).
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(expecting = "2 or 3 parameters: address, storage slots, block")]
-pub struct GetProof {
-    /// The account to prove.
-    address: Fixed<20>,
-    /// The account's storage slots to prove: at most 1,024.
-    #[schemars(length(max = 1024))]
-    slots: Vec<SlotKey>,
-    #[serde(default)]
-    block: Option<SelectorParam>,
-}
-
-/// The proofs of an account.
-#[derive(Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct AccountProof {
-    address: Fixed<20>,
-    /// The nodes on the path to the account in the state trie, from its root.
-    account_proof: Vec<Data>,
-    balance: Quantity<U256>,
-    code_hash: Fixed<32>,
-    nonce: Quantity<u64>,
-    storage_hash: Fixed<32>,
-    storage_proof: Vec<SlotProof>,
-}
-
-/// The proof of a slot.
-#[derive(Serialize, JsonSchema)]
-struct SlotProof {
-    /// The slot, as the request has written it.
-    key: SlotKey,
-    value: Quantity<U256>,
-    /// The nodes on the path to the slot in the account's storage trie, from its root.
-    proof: Vec<Data>,
-}
-
-impl Query for GetProof {
-    type Answer = AccountProof;
-    const EXAMPLE: Example = Example {
-        params: r#"["0x00000000000000000000000000000000000000aa", [], "latest"]"#,
-        answer: r#"{"address": "0x00000000000000000000000000000000000000aa", "accountProof": ["0xf8718080808080a0"], "balance": "0x0", "codeHash": "0xc5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470", "nonce": "0x0", "storageHash": "0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421", "storageProof": []}"#,
-    };
-
-    fn answer(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<AccountProof> {
-        bound_slots("params[1]", self.slots.len())?;
-        let snapshot = backend.select(run, select(self.block))?;
-        let world = snapshot.world.local();
-        let world =
-            world.ok_or_else(|| RpcError::internal("only the upstream can prove its state: nothing was forwarded"))?;
-        let (address, absent) = (Address::from(self.address), Account::default());
-        let account = world.account(&address).map_or(&absent, Arc::as_ref);
-        let trie = account.storage_trie();
-        let nodes = |proof: Vec<Bytes>| proof.into_iter().map(Data).collect();
-        let prove = |key: SlotKey| {
-            run.meter.count(PROOF_TICKS)?;
-            let proof = nodes(trie.proof(keccak256(B256::from(key.slot))));
-            Ok(SlotProof { key, value: Quantity(account.slot(&key.slot)), proof })
-        };
-        Ok(AccountProof {
-            address: self.address,
-            account_proof: nodes(world.trie().proof(keccak256(address))),
-            balance: Quantity(account.balance),
-            code_hash: Fixed(account.code.hash.0),
-            nonce: Quantity(account.nonce),
-            storage_hash: Fixed(trie.root_hash().0),
-            storage_proof: self.slots.into_iter().map(prove).collect::<Result<_>>()?,
-        })
+        Ok(())
     }
 }
 
@@ -269,16 +202,10 @@ pub async fn forward_proof(remote: &UpstreamGateway, request: &Request, out: &mu
     Ok(())
 }
 
-/// Returns the value that `get` reads from an account, or its default if the account does not exist.
-fn account<T: Default>(
-    backend: &Backend,
-    run: &mut Attempt<'_>,
-    address: Fixed<20>,
-    selector: Selector,
-    get: impl FnOnce(AccountInfo) -> T,
-) -> Result<T> {
+/// Returns an account, which is empty if it does not exist.
+fn account(backend: &Backend, run: &mut Attempt<'_>, address: Fixed<20>, selector: Selector) -> Result<AccountInfo> {
     let snapshot = backend.select(run, selector)?;
-    Ok(run.overlay.look_up(&snapshot.world, address.into()).map_or_else(T::default, get))
+    Ok(run.overlay.look_up(&snapshot.world, address.into()).unwrap_or_default())
 }
 
 fn bound_slots(path: &str, count: usize) -> Result<()> {

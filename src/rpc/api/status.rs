@@ -20,15 +20,13 @@ use crate::{
     ledger::{FeedLag, FeedProblem, FeedState},
     rpc::{
         json::{
-            self,
+            self, Json,
             hex::{Fixed, Quantity},
+            shapes,
         },
         params,
         protocol::error::{Outcome, Result, RpcError},
-        run::{
-            request::{Request, open_answer},
-            runner::RequestRunner,
-        },
+        run::{request::Request, runner::RequestRunner},
     },
     scheduler::LaneName,
     telemetry::{Metrics, Sample},
@@ -101,46 +99,55 @@ struct LaneStatus {
     overloaded: bool,
 }
 
-/// The load of the node.
-#[derive(Debug, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct NodeStatus<'a> {
-    version: &'static str,
-    chain_id: Quantity<u64>,
-    uptime_ms: u64,
-    /// The CPU workers.
-    workers: usize,
-    /// The part of one core that the process used in the window, in per cent.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    cpu_percent: Option<f64>,
-    memory: MemoryStatus,
-    subscriptions: u64,
-    pool: u64,
-    /// The time to which rates and percentiles refer.
-    window_ms: u64,
-    requests: RequestsStatus,
-    methods: Vec<MethodStatus<'a>>,
-    lanes: &'a BTreeMap<String, LaneStatus>,
-    standing: StandingStatus,
-    contracts: &'a [NamedContract],
-    feed: FeedSummary,
-    /// The warning of `/health`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    warning: Option<String>,
-}
+shapes! {
+    /// The load of the node.
+    pub NodeStatus: (&StatusBoard, &RequestRunner, [&LoadReading; 2], (usize, Vec<StandingSummary>))
+    => |(board, runner, [first, newest], standing)| let {
+        let window = newest.at.duration_since(first.at);
+        let (requests, methods) = newest.requests_since(first, window);
+        let cpu = newest.cpu_seconds.zip(first.cpu_seconds).map(|(now, then)| now - then).filter(|_| !window.is_zero());
+    } {
+        version: String = CLIENT_VERSION,
+        chainId: Quantity<u64> = runner.backend.spec.chain_id(),
+        uptimeMs: u64 = millis(board.began.elapsed()),
+        /// The CPU workers.
+        workers: usize = runner.host.executor.workers(),
+        /// The part of one core that the process used in the window, in per cent.
+        cpuPercent: Option<f64> = cpu.map(|used| Json((used / window.as_secs_f64() * 1000.0).round() / 10.0)),
+        memory: MemoryStatus = Json(newest.memory),
+        subscriptions: u64 = newest.subscriptions,
+        pool: u64 = newest.pool,
+        /// The time to which rates and percentiles refer.
+        windowMs: u64 = millis(window),
+        requests: RequestsStatus = Json(requests),
+        methods: Vec<MethodStatus<'static>> = Json(methods),
+        lanes: BTreeMap<String, LaneStatus> = Json(&newest.lanes),
+        standing: StandingStatus = standing,
+        contracts: Vec<NamedContract> = Json(&board.contracts),
+        feed: FeedSummary = runner.published().feed(),
+        /// The warning of `/health`.
+        warning: Option<String> = runner.unknown_fork(),
+    }
 
-/// The state of the feed.
-#[derive(Debug, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-struct FeedSummary {
-    #[schemars(extend("enum" = ["live", "lagging", "static", "degraded"]))]
-    state: &'static str,
-    /// The time between two sub-blocks, if the feed is live or late.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    every_ms: Option<u64>,
-    /// The cause in words, if the feed is late or degraded.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    meaning: Option<&'static str>,
+    /// The state of the feed.
+    FeedSummary: FeedState => |feed| let {
+        let every_ms = match feed {
+            FeedState::Live { every_ms } | FeedState::Lagging(FeedLag { every_ms, .. }) => Some(every_ms),
+            FeedState::Static | FeedState::Degraded(_) => None,
+        };
+    } {
+        #[schemars(extend("enum" = ["live", "lagging", "static", "degraded"]))]
+        state: String = feed.as_str(),
+        /// The time between two sub-blocks, if the feed is live or late.
+        everyMs: Option<u64> = every_ms,
+        /// The cause in words, if the feed is late or degraded.
+        meaning: Option<String> = feed.cause().map(FeedProblem::meaning),
+    }
+
+    StandingStatus: (usize, Vec<StandingSummary>) => |(count, best)| {
+        count: usize = count,
+        best: Vec<StandingSummary> = Json(best),
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, Serialize, JsonSchema)]
@@ -174,15 +181,9 @@ struct MethodStatus<'a> {
     p99_us: u64,
 }
 
-#[derive(Debug, Serialize, JsonSchema)]
-struct StandingStatus {
-    count: usize,
-    best: Vec<StandingSummary>,
-}
-
 impl Serve for GetStatus {
     type Part = StatusBoard;
-    type Answer = NodeStatus<'static>;
+    type Answer = NodeStatus;
     const EXAMPLE: Example = Example {
         params: "[]",
         answer: r#"{"version": "presim/v0.1.0", "chainId": "0x7a69", "uptimeMs": 60000, "workers": 4, "cpuPercent": 1.5, "memory": {"residentBytes": 73400320, "ioBytes": 0, "codeBytes": 4096}, "subscriptions": 1, "pool": 0, "windowMs": 10000, "requests": {"total": 100, "rejected": 0, "perSecond": 10.0, "rejectedPerSecond": 0.0}, "methods": [{"method": "eth_call", "total": 100, "perSecond": 10.0, "failedPerSecond": 0.0, "rejectedPerSecond": 0.0, "p50Us": 75, "p99Us": 199}], "lanes": {"short": {"waiting": 0, "running": 0, "rejected": 0, "overloaded": false}}, "standing": {"count": 0, "best": []}, "contracts": [], "feed": {"state": "live", "everyMs": 200}}"#,
@@ -191,73 +192,13 @@ impl Serve for GetStatus {
     async fn serve<'a>(board: &'a StatusBoard, runner: &'a Arc<RequestRunner>, request: Request) -> Result<Vec<u8>> {
         params::parse::<Self>(&request.params, request.caller.dialect)?;
         let (first, newest) = board.read().await;
-        let window = newest.at.duration_since(first.at);
-        let nothing = MethodReading::default();
-        let rate = |now: u64, then: u64| match window.as_secs_f64() {
-            seconds if seconds > 0.0 => (now.saturating_sub(then) as f64 / seconds * 10.0).round() / 10.0,
-            _ => 0.0,
-        };
-        let mut requests = RequestsStatus::default();
-        let mut methods: Vec<_> = newest
-            .methods
-            .iter()
-            .filter(|(_, now)| now.total() > 0)
-            .map(|(method, now)| {
-                let then = first.methods.get(method).unwrap_or(&nothing);
-                requests.total += now.total();
-                requests.rejected += now.limited;
-                requests.per_second += rate(now.total(), then.total());
-                requests.rejected_per_second += rate(now.limited, then.limited);
-                MethodStatus {
-                    method,
-                    total: now.total(),
-                    per_second: rate(now.total(), then.total()),
-                    failed_per_second: rate(now.failed, then.failed),
-                    rejected_per_second: rate(now.limited, then.limited),
-                    p50_us: now.quantile(then, 0.5),
-                    p99_us: now.quantile(then, 0.99),
-                }
-            })
-            .collect();
-        methods.sort_by(|one, other| other.per_second.total_cmp(&one.per_second).then(other.total.cmp(&one.total)));
         let (watches, client) = (board.watches.clone(), request.caller.client.clone());
         // A client may have thousands of standing bundles, and no connection may wait until they are sorted.
         let standing = spawn_blocking(move || watches.best(client.name(), STANDING_SHOWN)).await;
-        let (count, best) = standing.map_err(|error| RpcError::internal(&error.to_string()))?;
-        let cpu = newest.cpu_seconds.zip(first.cpu_seconds).map(|(now, then)| now - then);
-        let status = NodeStatus {
-            version: CLIENT_VERSION,
-            chain_id: Quantity(runner.backend.spec.chain_id()),
-            uptime_ms: millis(board.began.elapsed()),
-            workers: runner.host.executor.workers(),
-            cpu_percent: cpu
-                .filter(|_| !window.is_zero())
-                .map(|used| (used / window.as_secs_f64() * 1000.0).round() / 10.0),
-            memory: newest.memory,
-            subscriptions: newest.subscriptions,
-            pool: newest.pool,
-            window_ms: millis(window),
-            requests,
-            methods,
-            lanes: &newest.lanes,
-            standing: StandingStatus { count, best },
-            contracts: &board.contracts,
-            feed: FeedSummary::of(runner.published().feed()),
-            warning: runner.unknown_fork(),
-        };
-        let mut out = open_answer(&request.id);
-        json::bounded_value(&mut out, &status, runner.backend.limits.max_response)?;
+        let standing = standing.map_err(|error| RpcError::internal(&error.to_string()))?;
+        let out = request.answer::<NodeStatus, _>((board, &**runner, [&*first, &*newest], standing));
+        json::check_length(&out, runner.backend.limits.max_response)?;
         Ok(out)
-    }
-}
-
-impl FeedSummary {
-    fn of(feed: FeedState) -> Self {
-        let every_ms = match feed {
-            FeedState::Live { every_ms } | FeedState::Lagging(FeedLag { every_ms, .. }) => Some(every_ms),
-            FeedState::Static | FeedState::Degraded(_) => None,
-        };
-        Self { state: feed.as_str(), every_ms, meaning: feed.cause().map(FeedProblem::meaning) }
     }
 }
 
@@ -309,6 +250,39 @@ impl LoadReading {
             memory: MemoryStatus::default(),
             cpu_seconds: None,
         }
+    }
+
+    /// Returns the requests by method since an earlier reading, with their rates in the time between the two.
+    fn requests_since(&self, first: &Self, window: Duration) -> (RequestsStatus, Vec<MethodStatus<'_>>) {
+        let nothing = MethodReading::default();
+        let rate = |now: u64, then: u64| match window.as_secs_f64() {
+            seconds if seconds > 0.0 => (now.saturating_sub(then) as f64 / seconds * 10.0).round() / 10.0,
+            _ => 0.0,
+        };
+        let mut requests = RequestsStatus::default();
+        let mut methods: Vec<_> = self
+            .methods
+            .iter()
+            .filter(|(_, now)| now.total() > 0)
+            .map(|(method, now)| {
+                let then = first.methods.get(method).unwrap_or(&nothing);
+                requests.total += now.total();
+                requests.rejected += now.limited;
+                requests.per_second += rate(now.total(), then.total());
+                requests.rejected_per_second += rate(now.limited, then.limited);
+                MethodStatus {
+                    method,
+                    total: now.total(),
+                    per_second: rate(now.total(), then.total()),
+                    failed_per_second: rate(now.failed, then.failed),
+                    rejected_per_second: rate(now.limited, then.limited),
+                    p50_us: now.quantile(then, 0.5),
+                    p99_us: now.quantile(then, 0.99),
+                }
+            })
+            .collect();
+        methods.sort_by(|one, other| other.per_second.total_cmp(&one.per_second).then(other.total.cmp(&one.total)));
+        (requests, methods)
     }
 
     fn add(&mut self, sample: Sample<'_>) {

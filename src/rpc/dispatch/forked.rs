@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json, value::RawValue};
 use crate::{
     objects,
     rpc::{
+        json::Json,
         protocol::error::Result,
         run::{
             RunHandler,
@@ -85,7 +86,7 @@ impl RequestRunner {
         let params = json!([filter]).to_string().into();
         let (_, ours) = self.run(Request { params, ..request.clone() }, run).await?;
         let lists = [&out[start..], ours.get(start..).unwrap_or_default()].map(objects::from_slice::<Vec<&RawValue>>);
-        Ok(request.answer(&lists.into_iter().flatten().flatten().collect::<Vec<_>>()))
+        Ok(request.answer::<Value, _>(Json(lists.into_iter().flatten().flatten().collect::<Vec<_>>())))
     }
 }
 

@@ -6,14 +6,14 @@ use super::method::Handler;
 use crate::ledger::UnknownBlock;
 use crate::rpc::{
     api::{send::SendRaw, state},
-    json::{self, Lookup},
+    json::{self},
     params,
     protocol::error::{Result, RpcError},
     run::{
         AnsweredBy, ExecutedBy, RunHandler,
         leader::Leader,
         remote::UpstreamGateway,
-        request::{Request, open_answer},
+        request::{Request, has_no_result, open_answer},
         runner::RequestRunner,
     },
 };
@@ -76,7 +76,9 @@ impl RequestRunner {
         request: &Request,
     ) -> ControlFlow<Result<Vec<u8>>, Result<Vec<u8>>> {
         match self.run(request.clone(), run).await {
-            Ok((Lookup::Nothing, answer)) if !self.backend.hides(request) => ControlFlow::Continue(Ok(answer)),
+            Ok(((), answer)) if has_no_result(&answer) && !self.backend.hides(request) => {
+                ControlFlow::Continue(Ok(answer))
+            }
             // The nodes of a fleet know a snapshot under the same id, and none of them retains an old one. An upstream
             // knows no snapshots, and no states within blocks.
             Err(RpcError::UnknownBlock(unknown))

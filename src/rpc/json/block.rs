@@ -1,8 +1,10 @@
 //! Blocks, transactions, receipts and logs, as execution-apis defines them.
 
+use std::borrow::Borrow;
+
 use alloy_consensus::{self as consensus, Transaction as _, TxEnvelope, TxReceipt, transaction::Recovered};
 use alloy_eips::{
-    Encodable2718, Typed2718, eip2930, eip4844::DATA_GAS_PER_BLOB, eip4895, eip7685::EMPTY_REQUESTS_HASH, eip7702,
+    Encodable2718, Typed2718, eip2930, eip4844::DATA_GAS_PER_BLOB, eip7685::EMPTY_REQUESTS_HASH, eip7702,
 };
 use alloy_primitives::{self as primitives, Address, B256, TxKind, U256, keccak256};
 use alloy_trie::EMPTY_ROOT_HASH;
@@ -11,9 +13,9 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::{
-    Fields, Object, OrNull, Shape,
+    Fields, Json, Object, OrNull, Shape,
     hex::{Data, Fixed, Quantity},
-    shapes, value,
+    shapes,
 };
 use crate::{
     chain::{ChainSpec, ChainTx, Fork, L1BlockInfo, SealedBlock},
@@ -61,7 +63,8 @@ shapes! {
     }
 
     /// A block: its header, and its content.
-    pub Block: (&ledger::Block, bool, &Dialect) => |(block, full, dialect)| let {
+    pub Block[B: Borrow<ledger::Block>]: (B, bool, &Dialect) => |(block, full, dialect)| let {
+        let block: &ledger::Block = block.borrow();
         let shows_withdrawals = block.withdrawals().is_some() || dialect.shows_early_fields;
         let transactions = block.transactions();
         let transactions = transactions.map(|one| (*one.tx.tx_hash(), full.then(|| TxView::of(block, &one))));
@@ -70,7 +73,7 @@ shapes! {
         size: Quantity<u64> = block.size() as u64,
         transactions: Vec<BlockTransaction> = transactions,
         uncles: Vec<Fixed<32>> = block.ommers().iter().map(consensus::Header::hash_slow),
-        withdrawals: Option<Vec<Withdrawal>> = shows_withdrawals.then(|| block.withdrawals().into_iter().flatten()),
+        withdrawals: Option<Vec<Withdrawal>> = shows_withdrawals.then(|| Json(block.withdrawals().unwrap_or_default())),
     }
 
     /// The receipt of a transaction. Fields of the L1 cost are present on an OP-stack chain.
@@ -284,12 +287,6 @@ pub struct Withdrawal {
     pub validator_index: Quantity<u64>,
     pub address: Fixed<20>,
     pub amount: Quantity<u64>,
-}
-
-impl Shape<&eip4895::Withdrawal> for Withdrawal {
-    fn write(out: &mut Vec<u8>, withdrawal: &eip4895::Withdrawal) {
-        value(out, withdrawal);
-    }
 }
 
 /// Writes a block in full with the id of the snapshot after its last transaction.

@@ -17,12 +17,12 @@ pub use self::block::{
 pub use self::call_error::CallError;
 pub use self::difference::AccountDifference;
 pub(crate) use self::shape::shapes;
-pub use self::shape::{Fields, OrNull, Shape, Signed, field_name};
+pub use self::shape::{Fields, Json, OrNull, Shape, Signed, field_name};
 pub use self::trace::{parity_results, trace};
 
 use std::convert::Infallible;
 
-use alloy_primitives::{B256, U256};
+use alloy_primitives::U256;
 use serde::Serialize;
 
 use super::protocol::error::{Result, RpcError};
@@ -117,28 +117,6 @@ impl<'a> Object<'a> {
         self
     }
 
-    /// Writes a field that is a quantity, if there is a value.
-    pub fn optional_quantity(&mut self, key: &str, value: Option<u64>) -> &mut Self {
-        if let Some(value) = value {
-            self.quantity(key, value);
-        }
-        self
-    }
-
-    /// Writes a field that is the hex data of a hash, if there is one.
-    pub fn optional_hash(&mut self, key: &str, hash: Option<B256>) -> &mut Self {
-        if let Some(hash) = hash {
-            self.data(key, hash.as_slice());
-        }
-        self
-    }
-
-    /// Writes a field that is a plain number.
-    pub fn number(&mut self, key: &str, value: usize) -> &mut Self {
-        self.key(key).extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
-        self
-    }
-
     /// Writes a key that is hex data and returns the buffer, to which the caller writes the value.
     pub fn hex_key(&mut self, key: &[u8]) -> &mut Vec<u8> {
         self.begin_field();
@@ -160,30 +138,9 @@ impl<'a> Object<'a> {
     }
 }
 
-/// The end of a look-up. An upstream or the leader of the fleet may know an item that this node has not found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lookup {
-    /// The requested item was found.
-    Found,
-    /// The requested item does not exist.
-    Nothing,
-}
-
-/// Writes a value by `write`, or null if there is none.
-pub fn or_null<T>(out: &mut Vec<u8>, value: Option<T>, write: impl FnOnce(&mut Vec<u8>, T)) -> Lookup {
-    match value {
-        Some(value) => {
-            write(out, value);
-            Lookup::Found
-        }
-        None => null(out),
-    }
-}
-
 /// Writes null.
-pub fn null(out: &mut Vec<u8>) -> Lookup {
+pub fn null(out: &mut Vec<u8>) {
     out.extend_from_slice(b"null");
-    Lookup::Nothing
 }
 
 /// Writes `items` as an array, each by `write`.

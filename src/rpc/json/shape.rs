@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use alloy_primitives::U256;
+use serde::Serialize;
 
 use super::{
     Object, data,
     hex::{Data, Fixed, Quantity, Word},
-    list, null, quantity, quantity_u256, string,
+    list, null, quantity, quantity_u256, string, value,
 };
 
 /// The form that a value of type `V` has in JSON. schemars describes the form by the type that implements this.
@@ -29,6 +30,9 @@ pub trait Fields<V> {
 
 /// A value that is null if it is `None`. A field whose value is only an `Option` is left out instead.
 pub struct OrNull<V>(pub Option<V>);
+
+/// A value that serde writes.
+pub struct Json<V>(pub V);
 
 /// A number that may be negative, written as a decimal string, which the parsers of large numbers take.
 pub struct Signed(pub (bool, U256));
@@ -77,14 +81,18 @@ macro_rules! write_as {
 
 write_as! {
     [] u64 => Quantity<u64>: |out, value| quantity(out, value);
+    [] usize => Quantity<u64>: |out, value| quantity(out, value as u64);
     [] u128 => Quantity<u128>: |out, value| quantity_u256(out, U256::from(value));
     [] U256 => Quantity<U256>: |out, value| quantity_u256(out, value);
     [] U256 => Word: |out, word| data(out, &word.to_be_bytes::<32>());
     [B: AsRef<[u8]>] B => Data: |out, bytes| data(out, bytes.as_ref());
     [B: AsRef<[u8]>, const N: usize] B => Fixed<N>: |out, bytes| data(out, bytes.as_ref());
+    [] () => (): |out, ()| null(out);
     [] bool => bool: |out, value| out.extend_from_slice(if value { b"true" } else { b"false" });
     [] f64 => f64: |out, value| out.extend_from_slice(value.to_string().as_bytes());
     [] i32 => i32: |out, value| out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
+    [] u32 => u32: |out, value| out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
+    [] u128 => u128: |out, value| out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
     [] u64 => u64: |out, value| out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
     [] usize => u64: |out, value| out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
     [] usize => usize: |out, value| out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
@@ -94,9 +102,10 @@ write_as! {
         let _ = write!(out, "\"{}{amount}\"", if negative { "-" } else { "" });
     };
     [T: Shape<I::Item>, I: IntoIterator] I => Vec<T>: |out, items| list(out, items, T::write);
+    [T, V: Serialize] Json<V> => T: |out, Json(given)| value(out, &given);
     [T: Shape<V>, V] OrNull<V> => T: |out, OrNull(value)| match value {
         Some(value) => T::write(out, value),
-        None => _ = null(out),
+        None => null(out),
     };
 }
 

@@ -176,7 +176,9 @@ pub fn parity_results(out: &mut Vec<u8>, trace: &TraceResults, hash: Option<B256
         Some(vm) => vm_trace(object.key("vmTrace"), vm, limit)?,
         None => object.key("vmTrace").extend_from_slice(b"null"),
     }
-    object.optional_hash("transactionHash", hash);
+    if let Some(hash) = hash {
+        object.data("transactionHash", hash.as_slice());
+    }
     object.end();
     check_length(out, limit)
 }

@@ -13,7 +13,6 @@ use crate::{
     meter::{Meter, Stopped},
     pool::Pool,
     rpc::{
-        json::Lookup,
         params::ShapeLimits,
         protocol::{
             dialect::Dialect,
@@ -92,7 +91,7 @@ pub struct RequestLimits {
 }
 
 /// A handler that is one run, from the parameters to the JSON of the result.
-pub type RunHandler = fn(&Backend, &mut Attempt<'_>) -> Result<Lookup>;
+pub type RunHandler = fn(&Backend, &mut Attempt<'_>) -> Result<()>;
 
 /// One run of a request: the handler's input, its working memory, and its output.
 ///

@@ -4,11 +4,10 @@ use std::{num::NonZeroU32, sync::Arc, time::Instant};
 
 use bytestring::ByteString;
 use jsonrpsee::types::Id;
-use serde::Serialize;
 
 use super::{MethodInfo, client::Client, subscriptions::PendingSubscriptions};
 use crate::rpc::{
-    json,
+    json::{self, Shape},
     limits::memory::{AnswerRoom, MemoryQuota},
     protocol::{dialect::Dialect, error::Result},
 };
@@ -71,9 +70,9 @@ impl Request {
     }
 
     /// Returns the answer with a result.
-    pub fn answer(&self, result: &impl Serialize) -> Vec<u8> {
+    pub fn answer<A: Shape<V>, V>(&self, result: V) -> Vec<u8> {
         let mut out = open_answer(&self.id);
-        json::value(&mut out, result);
+        A::write(&mut out, result);
         out
     }
 
@@ -86,6 +85,11 @@ impl Request {
 /// Returns an answer up to the value of its `result`.
 pub fn open_answer(id: &Id<'_>) -> Vec<u8> {
     open(id, "result")
+}
+
+/// Returns whether an answer up to the end of its result says that there is none: the result is null, or of a raw method no bytes.
+pub fn has_no_result(answer: &[u8]) -> bool {
+    answer.ends_with(b":null") || answer.ends_with(b":\"0x\"")
 }
 
 /// Returns an answer up to the value of its `error`.

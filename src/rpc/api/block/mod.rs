@@ -16,11 +16,11 @@ use serde::Deserialize;
 use super::{Example, Method};
 use crate::{
     chain::ChainTx,
-    ledger::{Block, Chain, Included, Selector},
+    ledger::{Block, Chain, Included},
     pool::SenderContent,
     rpc::{
         json::{
-            self, Lookup, Shape, TxView,
+            self, Shape, TxView,
             hex::{Fixed, Quantity},
         },
         params::NamesBlock,
@@ -34,31 +34,31 @@ const FULL_BYTES: usize = 1024;
 /// Bytes of JSON of a hash.
 const HASH_BYTES: usize = 69;
 
-/// A block, or null. pending is the one being built, with a provisional hash.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(expecting = "1 or 2 parameters: block, whether to show transactions in full")]
-pub struct GetBlock<B> {
-    block: B,
-    /// Transactions in full; else their hashes.
-    #[serde(default)]
-    full: Option<bool>,
-}
+queries! {
+    /// A block, or null. pending is the one being built, with a provisional hash.
+    GetBlock<B> = "1 or 2 parameters: block, whether to show transactions in full", {
+        block: B,
+        /// Transactions in full; else their hashes.
+        #[serde(default)]
+        full: Option<bool>,
+    }, r#"["0xc5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470", false]"# => Option<json::Block> = "null",
+        |asked, backend, run| {
+            let (block, full) = (backend.block(run.published, asked.block.into())?, asked.full.unwrap_or_default());
+            if let Some(block) = &block {
+                json::count_bytes(&mut run.meter, block.len() * if full { FULL_BYTES } else { HASH_BYTES })?;
+            }
+            block.map(|block| (block, full, run.dialect))
+        };
 
-impl<B: NamesBlock> Method for GetBlock<B> {
-    type Answer = Option<json::Block>;
-    const EXAMPLE: Example = Example {
-        params: r#"["0xc5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470", false]"#,
-        answer: "null",
-    };
+    /// The number of transactions in a block.
+    GetTransactionCountOfBlock<B> = "1 parameter: block", { block: B },
+        r#"["0xc5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470"]"# => Option<Quantity<u64>> = r#""0x10""#,
+        |asked, backend, run| backend.block(run.published, asked.block.into())?.map(|block| block.len() as u64);
 
-    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
-        let (block, dialect) = (backend.block(run.published, self.block.into())?, run.dialect);
-        let full = self.full.unwrap_or_default();
-        if let Some(block) = &block {
-            json::count_bytes(&mut run.meter, block.len() * if full { FULL_BYTES } else { HASH_BYTES })?;
-        }
-        Ok(json::or_null(&mut run.out, block, |out, block| json::Block::write(out, (&block, full, dialect))))
-    }
+    /// The number of uncles of a block.
+    GetUncleCount<B> = "1 parameter: block", { block: B },
+        r#"["0xc5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470"]"# => Option<Quantity<u64>> = r#""0x0""#,
+        |asked, backend, run| backend.block(run.published, asked.block.into())?.map(|block| block.ommers().len() as u64);
 }
 
 /// A header, of a pruned block too; or null.
@@ -73,60 +73,17 @@ impl<B: NamesBlock> Method for GetHeader<B> {
     const EXAMPLE: Example =
         Example { params: r#"["0xc5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470"]"#, answer: "null" };
 
-    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
-        let (block, dialect) = (backend.find(run.published, self.block.into())?, run.dialect);
-        Ok(json::or_null(&mut run.out, block, |out, block| {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<()> {
+        let block = backend.find(run.published, self.block.into())?;
+        let header = block.as_ref().map(|block| {
             let header = block.header();
             // Only a block's transactions contain the milliseconds of its time.
             let whole = backend.spec.has_base_time(header.timestamp).then(|| Block::load(block.clone())).flatten();
-            let time = whole.as_ref().and_then(Block::timestamp_ms);
-            json::Header::write(out, (header.inner(), header.hash(), time, dialect));
-        }))
+            (header.inner(), header.hash(), whole.as_ref().and_then(Block::timestamp_ms), run.dialect)
+        });
+        Self::Answer::write(&mut run.out, header);
+        Ok(())
     }
-}
-
-/// The number of transactions in a block.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(expecting = "1 parameter: block")]
-pub struct GetTransactionCountOfBlock<B> {
-    block: B,
-}
-
-impl<B: NamesBlock> Method for GetTransactionCountOfBlock<B> {
-    type Answer = Option<Quantity<u64>>;
-    const EXAMPLE: Example = Example {
-        params: r#"["0xc5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470"]"#,
-        answer: r#""0x10""#,
-    };
-
-    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
-        count(backend, run, self.block.into(), Block::len)
-    }
-}
-
-/// The number of uncles of a block.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(expecting = "1 parameter: block")]
-pub struct GetUncleCount<B> {
-    block: B,
-}
-
-impl<B: NamesBlock> Method for GetUncleCount<B> {
-    type Answer = Option<Quantity<u64>>;
-    const EXAMPLE: Example = Example {
-        params: r#"["0xc5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470"]"#,
-        answer: r#""0x0""#,
-    };
-
-    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
-        count(backend, run, self.block.into(), |block| block.ommers().len())
-    }
-}
-
-/// Writes the result of `count` for a block, or null if there is no such block.
-fn count(backend: &Backend, run: &mut Attempt<'_>, block: Selector, count: fn(&Block) -> usize) -> Result<Lookup> {
-    let block = backend.block(run.published, block)?;
-    Ok(json::or_null(&mut run.out, block, |out, block| json::quantity(out, count(&block) as u64)))
 }
 
 /// The receipts of a block, or null; on /standard only of a sealed block.
@@ -140,15 +97,16 @@ impl<B: NamesBlock> Method for GetBlockReceipts<B> {
     type Answer = Option<Vec<json::Receipt>>;
     const EXAMPLE: Example = Example { params: r#"["latest"]"#, answer: "[]" };
 
-    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<()> {
         let Attempt { dialect, published, meter, out, .. } = run;
         let Some(block) = backend.block_of_receipts(dialect, published, self.block.into())? else {
-            return Ok(json::null(out));
+            json::null(out);
+            return Ok(());
         };
         json::metered_list(out, meter, block.transactions(), |out, included| {
             json::Receipt::write(out, (&block, &included, &*backend.spec));
         })?;
-        Ok(Lookup::Found)
+        Ok(())
     }
 }
 
@@ -164,19 +122,19 @@ impl Method for GetTransaction {
     const EXAMPLE: Example =
         Example { params: r#"["0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421"]"#, answer: "null" };
 
-    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<()> {
         let hash = B256::from(self.hash);
         let found = run.published.transaction(&hash);
         if found.is_some() {
-            return Ok(show_transaction(backend, run.published, found, run.dialect, &mut run.out));
-        }
-        if let Some(tx) = backend.pool.get(&hash) {
+            show_transaction(backend, run.published, found, run.dialect, &mut run.out);
+        } else if let Some(tx) = backend.pool.get(&hash) {
             json::pooled_transaction(&mut run.out, &tx);
-            return Ok(Lookup::Found);
+        } else {
+            // The transaction may have moved from the pool into a block that was published after the request arrived.
+            let published = backend.pool.published();
+            show_transaction(backend, &published, published.transaction(&hash), run.dialect, &mut run.out);
         }
-        // The transaction may have moved from the pool into a block that was published after the request arrived.
-        let published = backend.pool.published();
-        Ok(show_transaction(backend, &published, published.transaction(&hash), run.dialect, &mut run.out))
+        Ok(())
     }
 }
 
@@ -194,7 +152,7 @@ impl Method for GetTransactionBySender {
     const EXAMPLE: Example =
         Example { params: r#"["0x70997970c51812dc3a010c7d01b50e0d17dc79c8", "0x0"]"#, answer: "null" };
 
-    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<()> {
         let (sender, Quantity(nonce)) = (Address::from(self.sender), self.nonce);
         let is_it = |tx: &Recovered<ChainTx>| {
             tx.signer() == sender && tx.nonce() == nonce && matches!(tx.inner(), ChainTx::Signed(_))
@@ -216,10 +174,11 @@ impl Method for GetTransactionBySender {
             let mut transactions = block.iter().flat_map(Block::transactions);
             found = transactions.find(|included| is_it(included.tx)).map(|included| *included.tx.tx_hash());
         }
-        match found {
-            Some(hash) => GetTransaction { hash: Fixed(hash.0) }.run(backend, run),
-            None => Ok(json::null(&mut run.out)),
-        }
+        let Some(hash) = found else {
+            json::null(&mut run.out);
+            return Ok(());
+        };
+        GetTransaction { hash: Fixed(hash.0) }.run(backend, run)
     }
 }
 
@@ -230,7 +189,7 @@ fn show_transaction(
     found: Option<(Block, usize)>,
     dialect: &Dialect,
     out: &mut Vec<u8>,
-) -> Lookup {
+) {
     let waits = |block: &Block| backend.is_unsealed(dialect, published, block.number());
     // The chain's own transactions never wait in the pool.
     let is_shown = |(block, index): &(Block, usize)| {
@@ -242,7 +201,7 @@ fn show_transaction(
             json::pooled_transaction(out, &Recovered::new_unchecked(tx.clone(), included.tx.signer()));
         }
         _ => json::Transaction::write(out, TxView::of(block, included)),
-    })
+    });
 }
 
 /// A transaction by its index in a block, or null.
@@ -260,9 +219,10 @@ impl<B: NamesBlock> Method for GetTransactionAt<B> {
         answer: "null",
     };
 
-    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<()> {
         let found = backend.block(run.published, self.block.into())?.map(|block| (block, position(self.index)));
-        Ok(show(found, &mut run.out, |block, included, out| json::Transaction::write(out, TxView::of(block, included))))
+        show(found, &mut run.out, |block, included, out| json::Transaction::write(out, TxView::of(block, included)));
+        Ok(())
     }
 }
 
@@ -283,27 +243,23 @@ impl Method for GetTransactionReceipt {
     const EXAMPLE: Example =
         Example { params: r#"["0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421"]"#, answer: "null" };
 
-    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<()> {
         let told = |(block, _): &(Block, usize)| !backend.is_unsealed(run.dialect, run.published, block.number());
-        let found = run.published.transaction(&self.hash.into()).filter(told);
-        Ok(show(found, &mut run.out, |block, included, out| {
-            json::Receipt::write(out, (block, included, &*backend.spec))
-        }))
+        show_receipt(backend, run.published.transaction(&self.hash.into()).filter(told), &mut run.out);
+        Ok(())
     }
 }
 
-/// Writes the receipt of a transaction, pre-confirmed or not.
-pub fn write_receipt(backend: &Backend, run: &mut Attempt<'_>, hash: B256) {
-    let found = run.published.transaction(&hash);
-    show(found, &mut run.out, |block, included, out| json::Receipt::write(out, (block, included, &*backend.spec)));
+/// Writes the receipt of the transaction at an index of a block, or null if there is none.
+pub fn show_receipt(backend: &Backend, found: Option<(Block, usize)>, out: &mut Vec<u8>) {
+    show(found, out, |block, included, out| json::Receipt::write(out, (block, included, &*backend.spec)));
 }
 
 /// Calls `write` for the transaction at an index of a block, or writes null if there is none.
-fn show(
-    found: Option<(Block, usize)>,
-    out: &mut Vec<u8>,
-    write: impl FnOnce(&Block, &Included<'_>, &mut Vec<u8>),
-) -> Lookup {
+fn show(found: Option<(Block, usize)>, out: &mut Vec<u8>, write: impl FnOnce(&Block, &Included<'_>, &mut Vec<u8>)) {
     let transaction = found.as_ref().and_then(|(block, index)| Some((block, block.transaction(*index)?)));
-    json::or_null(out, transaction, |out, (block, included)| write(block, &included, out))
+    match transaction {
+        Some((block, included)) => write(block, &included, out),
+        None => json::null(out),
+    }
 }

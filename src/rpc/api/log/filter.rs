@@ -13,9 +13,9 @@ use crate::{
     ledger::{BlockLogs, Chain, Selector, UnknownBlock},
     meter::Stopped,
     rpc::{
-        api::{Example, Method, Query},
+        api::{Example, Method},
         json::{
-            self, Lookup,
+            self,
             hex::{Fixed, Quantity},
         },
         params::{self, FilterParam, LogFilter, LogRange},
@@ -36,14 +36,14 @@ pub struct NewFilter {
     filter: FilterParam,
 }
 
-impl Query for NewFilter {
+impl Method for NewFilter {
     type Answer = Quantity<u64>;
     const EXAMPLE: Example = Example {
         params: r#"[{"address": "0x5fbdb2315678afecb367f032d93f642f64180aa3"}]"#,
         answer: r#""0x1f2e3d4c5b6a7988""#,
     };
 
-    fn answer(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Self::Answer> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<()> {
         let range = self.filter.range()?;
         let filter = Box::new(self.filter.into_filter("params[0]")?);
         let LogRange::Range(from, to) = range else {
@@ -60,7 +60,9 @@ impl Query for NewFilter {
             }
         }
         let position = Position::new(KnownLogs::up_to(run.published.head().id()));
-        Ok(install(backend, run, Filter::Logs { filter, range, position }))
+        let id = install(backend, run, Filter::Logs { filter, range, position });
+        json::quantity(&mut run.out, id);
+        Ok(())
     }
 }
 
@@ -82,8 +84,8 @@ queries! {
         r#"["0x1f2e3d4c5b6a7988"]"# => bool = "true", |asked, backend, _| backend.filters.uninstall(asked.id.0);
 }
 
-fn install(backend: &Backend, run: &Attempt<'_>, filter: Filter) -> Quantity<u64> {
-    Quantity(backend.filters.install(run.client, filter))
+fn install(backend: &Backend, run: &Attempt<'_>, filter: Filter) -> u64 {
+    backend.filters.install(run.client, filter)
 }
 
 /// All logs of a filter, as `eth_getLogs` has them.
@@ -97,7 +99,7 @@ impl Method for GetFilterLogs {
     type Answer = Vec<json::Log>;
     const EXAMPLE: Example = Example { params: r#"["0x1f2e3d4c5b6a7988"]"#, answer: "[]" };
 
-    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<()> {
         let id = self.id.0;
         match &*backend.filters.ask(id)? {
             Filter::Logs { filter, range, .. } => write_logs(backend, run, filter, *range)?,
@@ -105,7 +107,7 @@ impl Method for GetFilterLogs {
                 return Err(RpcError::new(-32000, format!("params[0]: filter {id:#x} is not about logs")));
             }
         }
-        Ok(Lookup::Found)
+        Ok(())
     }
 }
 

@@ -16,7 +16,7 @@ use crate::{
     ledger::{Block, Chain, KnownBlock, Selector},
     meter::Meter,
     rpc::{
-        json::{self, LogView, Lookup, Shape, TxPosition},
+        json::{self, LogView, Shape, TxPosition},
         params::{FilterParam, LogFilter, LogRange},
         protocol::error::{Result, RpcError},
         run::{Attempt, Backend},
@@ -44,10 +44,9 @@ impl Method for GetLogs {
         answer: "[]",
     };
 
-    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<()> {
         let range = self.filter.range()?;
-        write_logs(backend, run, &self.filter.into_filter("params[0]")?, range)?;
-        Ok(Lookup::Found)
+        write_logs(backend, run, &self.filter.into_filter("params[0]")?, range)
     }
 }
 

@@ -13,7 +13,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use self::request::{MevBundle, MevPart, SimBundleRequest};
-use super::{Example, Query};
+use super::{Example, Method};
 use crate::{
     engine::{CallOutcome, CallResult, HaltText, NumberedLog, Simulated, SimulationError},
     rpc::{
@@ -61,14 +61,14 @@ struct ItemLogs {
     bundle_logs: Option<Vec<Self>>,
 }
 
-impl Query for SimBundle {
+impl Method for SimBundle {
     type Answer = SimBundleResult;
     const EXAMPLE: Example = Example {
         params: r#"[{"version": "v0.1", "inclusion": {"block": "0x2"}, "body": [{"tx": "0x02f86e827a6980847735940085174876e80083030d409400000000000000000000000000000000000c01ba0180c001a012646864a06130c8ba1e5051c0f0e58b0b94adf2531132f5f28515d7b7eb4da7a07b7f3d0a9b75aa49daaaa3f10979416c7e271d07df42b5657f3a4fe57a5b2c33", "canRevert": false}]}, {"parentBlock": "0x1"}]"#,
         answer: r#"{"success": true, "stateBlock": "0x1", "mevGasPrice": "0x3b9aca00", "profit": "0x1319718a5000", "refundableValue": "0x1319718a5000", "gasUsed": "0x5208", "logs": [{"txLogs": []}]}"#,
     };
 
-    fn answer(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<SimBundleResult> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<()> {
         let SimBundleRequest { bundle, simulation, parent, timeout } = self.into_request(&backend.limits.shape)?;
         let snapshot = backend.select(run, parent)?;
         run.limit_time(timeout.filter(|timeout| *timeout > 0).map(Duration::from_millis));
@@ -107,7 +107,8 @@ impl Query for SimBundle {
             // A refusal by the chain is an answer here.
             Err(error) => response.error = Some(error.to_string()),
         }
-        Ok(response)
+        json::value(&mut run.out, &response);
+        Ok(())
     }
 }
 

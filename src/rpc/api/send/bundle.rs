@@ -2,16 +2,18 @@
 
 use alloy_primitives::{B256, map::B256Map};
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use crate::{
     pool::{BundleName, BundleOutcome, SentBundle},
     rpc::{
-        api::{Example, Query},
-        json::hex::{Data, Fixed, Number, Quantity},
+        json::{
+            hex::{Data, Fixed, Number, Quantity},
+            shapes,
+        },
         params::{add_aliases, check_count, decode},
         protocol::error::{Result, RpcError},
-        run::{Attempt, Backend},
+        run::Attempt,
     },
 };
 
@@ -21,14 +23,6 @@ const MAX_TRANSACTIONS: usize = 100;
 const MAX_UUID: usize = 64;
 /// The other names of fields of a bundle.
 const ALIASES: &[(&str, &str)] = &[("replacementUuid", "uuid")];
-
-/// Sends signed transactions to be mined in a block of the devnet, one after the other, all or none. The bundle is
-/// tried in each sub-block of its block. It waits in memory, and is lost at a restart.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(expecting = "1 parameter: the bundle")]
-pub struct SendBundle {
-    bundle: Bundle,
-}
 
 /// A bundle to be mined.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -52,14 +46,6 @@ struct Bundle {
     #[serde(alias = "uuid")]
     #[schemars(length(min = 1, max = 64))]
     replacement_uuid: Option<String>,
-}
-
-/// The hash of a bundle that waits to be mined.
-#[derive(Debug, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct BundleHash {
-    /// The Keccak hash of the transactions' hashes.
-    bundle_hash: Fixed<32>,
 }
 
 impl Bundle {
@@ -102,20 +88,14 @@ impl Bundle {
     }
 }
 
-impl Query for SendBundle {
-    type Answer = BundleHash;
-    const EXAMPLE: Example = Example {
-        params: r#"[{"txs": ["0x02f86e827a6980847735940085174876e80083030d409400000000000000000000000000000000000c01ba0180c001a012646864a06130c8ba1e5051c0f0e58b0b94adf2531132f5f28515d7b7eb4da7a07b7f3d0a9b75aa49daaaa3f10979416c7e271d07df42b5657f3a4fe57a5b2c33"]}]"#,
-        answer: r#"{"bundleHash": "0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421"}"#,
-    };
-
-    fn answer(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Self::Answer> {
-        let bundle_hash = backend.pool.bundles.add(self.bundle.into_sent(run)?)?;
-        Ok(BundleHash { bundle_hash: Fixed(bundle_hash.0) })
-    }
-}
-
 queries! {
+    /// Sends signed transactions to be mined in a block of the devnet, one after the other, all or none. The bundle is
+    /// tried in each sub-block of its block. It waits in memory, and is lost at a restart.
+    SendBundle = "1 parameter: the bundle", { bundle: Bundle },
+        r#"[{"txs": ["0x02f86e827a6980847735940085174876e80083030d409400000000000000000000000000000000000c01ba0180c001a012646864a06130c8ba1e5051c0f0e58b0b94adf2531132f5f28515d7b7eb4da7a07b7f3d0a9b75aa49daaaa3f10979416c7e271d07df42b5657f3a4fe57a5b2c33"]}]"#
+        => BundleHash = r#"{"bundleHash": "0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421"}"#,
+        |asked, backend, run| backend.pool.bundles.add(asked.bundle.into_sent(run)?)?;
+
     /// Cancels the bundles with a name that are not mined yet. Returns whether there were any.
     CancelBundle = "1 parameter: an object with the replacementUuid", { bundle: NamedBundle },
         r#"[{"replacementUuid": "one"}]"# => bool = "true",
@@ -127,7 +107,7 @@ queries! {
     GetOutcome = "1 parameter: the hash of a bundle", { bundle_hash: Fixed<32> },
         r#"["0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421"]"#
         => Option<SentOutcome> = r#"{"status": "mined", "blockNumber": "0x2a"}"#,
-        |asked, backend, run| backend.pool.bundles.outcome(run.client, &B256::from(asked.bundle_hash)).map(Into::into);
+        |asked, backend, run| backend.pool.bundles.outcome(run.client, &B256::from(asked.bundle_hash));
 }
 
 /// The name of a bundle to be cancelled.
@@ -141,30 +121,28 @@ struct NamedBundle {
     replacement_uuid: String,
 }
 
-/// The outcome of a bundle.
-#[derive(Debug, Default, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct SentOutcome {
-    /// Whether the bundle waits, is in a block, or was dropped.
-    #[schemars(extend("enum" = ["pending", "mined", "dropped"]))]
-    status: &'static str,
-    /// The block that has the bundle, possibly the one being built.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    block_number: Option<Quantity<u64>>,
-    /// The reason why the bundle was dropped.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<String>,
-}
+shapes! {
+    /// The hash of a bundle that waits to be mined.
+    pub BundleHash: B256 => |hash| {
+        /// The Keccak hash of the transactions' hashes.
+        bundleHash: Fixed<32> = hash,
+    }
 
-impl From<BundleOutcome> for SentOutcome {
-    fn from(outcome: BundleOutcome) -> Self {
-        match outcome {
-            BundleOutcome::Pending => Self { status: "pending", ..Self::default() },
-            BundleOutcome::Mined { block } => {
-                Self { status: "mined", block_number: Some(Quantity(block)), ..Self::default() }
-            }
-            BundleOutcome::Dropped { reason } => Self { status: "dropped", reason: Some(reason), ..Self::default() },
-        }
+    /// The outcome of a bundle.
+    pub SentOutcome: BundleOutcome => |outcome| let {
+        let (status, block, reason) = match outcome {
+            BundleOutcome::Pending => ("pending", None, None),
+            BundleOutcome::Mined { block } => ("mined", Some(block), None),
+            BundleOutcome::Dropped { reason } => ("dropped", None, Some(reason)),
+        };
+    } {
+        /// Whether the bundle waits, is in a block, or was dropped.
+        #[schemars(extend("enum" = ["pending", "mined", "dropped"]))]
+        status: String = status,
+        /// The block that has the bundle, possibly the one being built.
+        blockNumber: Option<Quantity<u64>> = block,
+        /// The reason why the bundle was dropped.
+        reason: Option<String> = reason,
     }
 }
 

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use crate::pool::SentTransaction;
 use crate::rpc::{
-    api::{Example, Query, Serve, block::write_receipt},
+    api::{Example, Method, Serve, block::show_receipt},
     json::{
         Receipt,
         hex::{Data, Fixed, Number},
@@ -20,29 +20,16 @@ use crate::rpc::{
     run::{Attempt, Backend, catch_up::await_published, request::Request, runner::RequestRunner},
 };
 
-/// Adds a signed transaction to the pool, or rejects it with geth's message. A devnet mines it in its next sub-block;
-/// a static chain keeps it.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(expecting = "1 parameter: a signed transaction")]
-pub struct SendRaw {
-    /// A signed transaction of any type (EIP-2718); a blob transaction in its network form, with cell proofs (EIP-7594) or blob
-    /// proofs (EIP-4844).
-    pub transaction: Data,
-}
-
-impl Query for SendRaw {
-    type Answer = Fixed<32>;
-    const EXAMPLE: Example = Example {
-        params: r#"["0x02f86e827a6980847735940085174876e80083030d409400000000000000000000000000000000000c01ba0180c001a012646864a06130c8ba1e5051c0f0e58b0b94adf2531132f5f28515d7b7eb4da7a07b7f3d0a9b75aa49daaaa3f10979416c7e271d07df42b5657f3a4fe57a5b2c33"]"#,
-        answer: r#""0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421""#,
-    };
-
-    fn answer(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Self::Answer> {
-        know_sender(run, &self.transaction.0)?;
-        let (hash, commit) = backend.pool.add_raw(&self.transaction.0)?;
-        run.commit = commit;
-        Ok(Fixed(hash.0))
-    }
+queries! {
+    /// Adds a signed transaction to the pool, or rejects it with geth's message. A devnet mines it in its next sub-block;
+    /// a static chain keeps it.
+    SendRaw = "1 parameter: a signed transaction", {
+        /// A signed transaction of any type (EIP-2718); a blob transaction in its network form, with cell proofs (EIP-7594) or blob
+        /// proofs (EIP-4844).
+        pub transaction: Data,
+    }, r#"["0x02f86e827a6980847735940085174876e80083030d409400000000000000000000000000000000000c01ba0180c001a012646864a06130c8ba1e5051c0f0e58b0b94adf2531132f5f28515d7b7eb4da7a07b7f3d0a9b75aa49daaaa3f10979416c7e271d07df42b5657f3a4fe57a5b2c33"]"#
+        => Fixed<32> = r#""0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421""#,
+        |asked, backend, run| add(backend, run, &asked.transaction)?;
 }
 
 /// Takes a signed transaction into the pool, and waits for its pre-confirmed receipt (EIP-7966). Error 4 when the time is up, 5
@@ -80,7 +67,7 @@ impl Serve for SendRawSync {
                 let Self { transaction, timeout } = parse(&request.params, request.caller.dialect)?;
                 (remote.send_on(&transaction.0, &request).await?, timeout)
             }
-            None => runner.run(request.clone(), add).await?.0,
+            None => runner.run(request.clone(), add_to_wait).await?.0,
         };
         let asked = asked.filter(|asked| asked.0 > 0).map(|asked| Duration::from_millis(asked.0));
         let sync = runner.backend.limits.sync;
@@ -97,7 +84,7 @@ impl Serve for SendRawSync {
             Ok(Some(published)) => {
                 let request = Request { published, ticket: runner.ticket(&request.caller), ..request };
                 let receipt = move |backend: &Backend, run: &mut Attempt<'_>| {
-                    write_receipt(backend, run, hash);
+                    show_receipt(backend, run.published.transaction(&hash), &mut run.out);
                     Ok(())
                 };
                 runner.write(request, receipt).await
@@ -128,12 +115,18 @@ fn know_sender(run: &Attempt<'_>, raw: &[u8]) -> Result<()> {
     run.ensure_complete()
 }
 
-/// Adds the transaction to the pool. Returns its hash, and the milliseconds that the client wants to wait.
-fn add(backend: &Backend, run: &mut Attempt<'_>) -> Result<(B256, Option<Number<u64>>)> {
-    let SendRawSync { transaction, timeout } = parse(run.params, run.dialect)?;
-    know_sender(run, &transaction.0)?;
-    let (hash, commit) = backend.pool.add_raw(&transaction.0)?;
+/// Adds the transaction to the pool, and returns its hash.
+fn add(backend: &Backend, run: &mut Attempt<'_>, Data(raw): &Data) -> Result<B256> {
+    know_sender(run, raw)?;
+    let (hash, commit) = backend.pool.add_raw(raw)?;
     run.commit = commit;
+    Ok(hash)
+}
+
+/// Adds the transaction to the pool. Returns its hash, and the milliseconds that the client wants to wait.
+fn add_to_wait(backend: &Backend, run: &mut Attempt<'_>) -> Result<(B256, Option<Number<u64>>)> {
+    let SendRawSync { transaction, timeout } = parse(run.params, run.dialect)?;
+    let hash = add(backend, run, &transaction)?;
     if let Some(nonce) = backend.pool.gap_before(&hash) {
         return Err(RpcError::unready(
             hash,

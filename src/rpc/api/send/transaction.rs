@@ -14,7 +14,7 @@ use crate::{
     pool::{LeastFees, PoolNonce},
     rpc::{
         api::{Example, Method, Serve, call::needed_gas, wallet},
-        json::{Lookup, PreparedTransaction, Shape, data, hex::Fixed},
+        json::{PreparedTransaction, Shape, data, hex::Fixed},
         params::{CallObject, parse},
         protocol::{
             dialect::Dialect,
@@ -36,7 +36,7 @@ without_params! {
     /// The accounts that the node signs for: on a devnet, the ones among the test mnemonic's first ten that have
     /// ether; elsewhere none.
     Accounts -> Vec<Fixed<20>> = r#"["0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266"]"#,
-        |backend, _| backend.wallet.accounts.addresses().map(|address| Fixed(address.0.0)).collect();
+        |backend, _| backend.wallet.accounts.addresses();
 }
 
 /// Signs a transaction for one of the node's accounts, and does not send it. Error: -32000 if nonce, gas or fees are missing. For an
@@ -81,10 +81,10 @@ impl Method for SendUnsigned {
     type Answer = Fixed<32>;
     const EXAMPLE: Example = SendTransaction::EXAMPLE;
 
-    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<()> {
         let call = sent(self.transaction, "params[0]", backend, run.dialect)?;
         check(backend, &call)?;
-        send_from_open(backend, run, None, call).map(|()| Lookup::Found)
+        send_from_open(backend, run, None, call)
     }
 }
 
@@ -103,7 +103,7 @@ impl Method for FillTransaction {
         answer: FILLED,
     };
 
-    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<()> {
         let mut call = sent(self.transaction, "params[0]", backend, run.dialect)?;
         if let CallFees::Market { max_fee: None, max_priority } = call.fees
             && run.dialect.for_tests
@@ -127,7 +127,7 @@ impl Method for FillTransaction {
         let mut tx = without_signature(call, fields)?;
         let raw = encode_unsigned(&mut tx);
         PreparedTransaction::write(&mut run.out, (&*raw, &tx, None, run.dialect));
-        Ok(Lookup::Found)
+        Ok(())
     }
 }
 

@@ -15,7 +15,6 @@ use super::{Example, Method};
 use crate::{
     engine::{Outputs, Simulated},
     rpc::{
-        json::Lookup,
         protocol::{dialect::Dialect, error::Result},
         run::{Attempt, Backend},
     },
@@ -33,9 +32,8 @@ impl Method for SimulateV1 {
         answer: r#"[{"number": "0x2", "calls": [{"returnData": "0x", "logs": [], "gasUsed": "0x5208", "maxUsedGas": "0x5208", "status": "0x1"}]}]"#,
     };
 
-    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
-        simulate(backend, run, self.into_request(run.dialect, &backend.limits.shape)?)?;
-        Ok(Lookup::Found)
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<()> {
+        simulate(backend, run, self.into_request(run.dialect, &backend.limits.shape)?)
     }
 }
 
@@ -46,9 +44,8 @@ impl Method for Simulate {
         answer: r#"[{"fork": "osaka", "calls": [{"status": "0x1"}]}]"#,
     };
 
-    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
-        simulate(backend, run, self.into_request(run.dialect, &backend.limits.shape)?)?;
-        Ok(Lookup::Found)
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<()> {
+        simulate(backend, run, self.into_request(run.dialect, &backend.limits.shape)?)
     }
 }
 

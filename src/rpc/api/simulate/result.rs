@@ -15,11 +15,11 @@ use crate::{
     },
     rpc::{
         json::{
-            AccessListItem, AccountChanges, AccountDifference, BlockTransaction, CallError, Header, Log, LogView, Seal,
-            Shape, Signed, TxPosition, TxView, Withdrawal, check_length,
+            AccessListItem, AccountChanges, AccountDifference, BlockTransaction, CallError, Header, Json, Log, LogView,
+            Seal, Shape, Signed, TxPosition, TxView, Withdrawal, check_length,
             hex::{Data, Fixed, Quantity, Word},
             schema::CallFrame,
-            shapes, trace, try_list, value,
+            shapes, trace, try_list,
         },
         params::CustomErrors,
         protocol::{
@@ -113,7 +113,6 @@ shapes! {
     /// The header and the content of a simulated block.
     ListedBlock: (&BlockListing, &SimulationView<'_>) => |(listing, view)| let {
         let shows_withdrawals = listing.withdrawals.is_some() || view.dialect.shows_early_fields;
-        let withdrawals = listing.withdrawals.iter().flat_map(|withdrawals| withdrawals.iter());
         let transactions = listing.transactions.iter().enumerate().map(|(index, tx)| {
             (tx.hash, view.full_transactions.then(|| full_transaction(tx, position(listing, index))))
         });
@@ -122,7 +121,7 @@ shapes! {
         size: Quantity<u64> = listing.size as u64,
         transactions: Vec<BlockTransaction> = transactions,
         uncles: Vec<Fixed<32>> = [[0; 32]; 0],
-        withdrawals: Option<Vec<Withdrawal>> = shows_withdrawals.then_some(withdrawals),
+        withdrawals: Option<Vec<Withdrawal>> = shows_withdrawals.then(|| Json(listing.withdrawals.as_deref().map(Vec::as_slice).unwrap_or_default())),
     }
 
     /// The result of a call, with the requested outputs.
@@ -170,7 +169,7 @@ shapes! {
         };
         let info = token.and_then(|token| tokens.get(token));
     } {
-        r#type: AssetKind = kind,
+        r#type: AssetKind = Json(kind),
         token: Option<Fixed<20>> = token,
         id: Option<Quantity<U256>> = id,
         /// A decimal number, which may be negative.
@@ -218,12 +217,6 @@ enum AssetKind {
     Erc20,
     Erc721,
     Erc1155,
-}
-
-impl Shape<Self> for AssetKind {
-    fn write(out: &mut Vec<u8>, kind: Self) {
-        value(out, &kind);
-    }
 }
 
 impl Shape<(&Trace, BlockView<'_>)> for CallFrame {

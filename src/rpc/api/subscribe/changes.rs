@@ -15,7 +15,11 @@ use crate::{
     engine::{AccountDiff, ValueChange},
     ledger::{Chain, OpenBlock, Selector, Snapshot, SnapshotId},
     rpc::{
-        json::{self, AccountDifference, Object, Shape},
+        json::{
+            AccountDifference, OrNull, Shape,
+            hex::{Data, Fixed, Quantity},
+            shapes,
+        },
         run::subscriptions::{ChangeFilter, Subject, Subscription},
     },
     state::Overlay,
@@ -72,7 +76,7 @@ impl ChangeAnnouncer {
         let sealed = sealed_between(&last, snapshot, published);
         let fresh = fresh_between(&last, snapshot, &sealed);
         let since_last = self.since(&last, snapshot);
-        let text = round.encoded(|out| write_snapshot(out, snapshot, &fresh, since_last.as_ref()));
+        let text = round.encoded(|out| NewSnapshot::write(out, (&**snapshot, &*fresh, since_last.as_ref())));
         for one in list {
             match &one.subject {
                 Subject::Snapshots => round.send(one, text.clone()),
@@ -120,12 +124,7 @@ fn notify_changes(
     round: &mut Round<'_>,
 ) {
     let Some(mut changes) = changes else {
-        let text = round.encoded(|out| {
-            let mut object = Object::new(out);
-            object.key("reset").extend_from_slice(b"true");
-            object.quantity("id", snapshot.id.0);
-            object.end();
-        });
+        let text = round.encoded(|out| Reset::write(out, snapshot.id));
         return round.send(one, text);
     };
     changes.retain(|address, change| filter.keeps(address, change));
@@ -139,19 +138,7 @@ fn notify_changes(
     if changes.is_empty() && logs.is_empty() {
         return;
     }
-    let text = round.encoded(|out| {
-        let mut object = Object::new(out);
-        object.quantity("id", snapshot.id.0);
-        BTreeMap::<String, AccountDifference>::write(object.key("changes"), &changes);
-        json::list(object.key("logs"), logs, |out, (hash, log)| {
-            let mut object = Object::new(out);
-            object.data("address", log.address.as_slice());
-            json::list(object.key("topics"), log.topics(), |out, topic| json::data(out, topic.as_slice()));
-            object.data("data", &log.data.data).data("transactionHash", hash.as_slice());
-            object.end();
-        });
-        object.end();
-    });
+    let text = round.encoded(|out| StateChanges::write(out, (snapshot.id, &changes, logs)));
     round.send(one, text);
 }
 
@@ -265,31 +252,53 @@ fn info(overlay: &mut Overlay, address: Address) -> Option<AccountInfo> {
     info
 }
 
-fn write_snapshot(out: &mut Vec<u8>, snapshot: &Snapshot, fresh: &[FreshTx<'_>], changes: Option<&Changes>) {
-    let header = snapshot.header();
-    let mut object = Object::new(out);
-    object
-        .quantity("id", snapshot.id.0)
-        .quantity("blockNumber", header.number)
-        .quantity("index", u64::from(snapshot.index()))
-        .quantity("timestamp", header.timestamp)
-        .quantity("gasUsed", header.gas_used);
-    object.optional_quantity("baseFeePerGas", header.base_fee_per_gas);
-    let write_hashes = |out: &mut Vec<u8>, block: u64| {
-        json::list(out, fresh.iter().filter(|tx| tx.block == block), |out, tx| json::data(out, tx.hash.as_slice()));
-    };
-    write_hashes(object.key("transactions"), header.number);
-    let sealed: BTreeSet<u64> = fresh.iter().map(|tx| tx.block).filter(|block| *block != header.number).collect();
-    if !sealed.is_empty() {
-        json::list(object.key("sealed"), sealed, |out, block| {
-            let mut object = Object::new(out);
-            object.quantity("blockNumber", block);
-            write_hashes(object.key("transactions"), block);
-            object.end();
-        });
+fn hashes<'a>(fresh: &'a [FreshTx<'a>], block: u64) -> impl Iterator<Item = B256> {
+    fresh.iter().filter(move |tx| tx.block == block).map(|tx| tx.hash)
+}
+
+shapes! {
+    /// A snapshot.
+    NewSnapshot: (&Snapshot, &[FreshTx<'_>], Option<&Changes>) => |(snapshot, fresh, changes)| let {
+        let header = snapshot.header();
+        let sealed: BTreeSet<u64> = fresh.iter().map(|tx| tx.block).filter(|block| *block != header.number).collect();
+        let sealed = (!sealed.is_empty()).then(|| sealed.into_iter().map(|block| (block, fresh)));
+    } {
+        id: Quantity<u64> = snapshot.id.0,
+        blockNumber: Quantity<u64> = header.number,
+        index: Quantity<u64> = u64::from(snapshot.index()),
+        timestamp: Quantity<u64> = header.timestamp,
+        gasUsed: Quantity<u64> = header.gas_used,
+        baseFeePerGas: Option<Quantity<u64>> = header.base_fee_per_gas,
+        transactions: Vec<Fixed<32>> = hashes(fresh, header.number),
+        sealed: Option<Vec<NewInSealed>> = sealed,
+        /// The accounts that changed, or null if they are not known.
+        touched: Option<Vec<Fixed<20>>> = Some(OrNull(changes.map(BTreeMap::keys))),
     }
-    json::or_null(object.key("touched"), changes, |out, changes| {
-        json::list(out, changes.keys(), |out, address| json::data(out, address.as_slice()));
-    });
-    object.end();
+
+    /// The new transactions of a sealed block.
+    NewInSealed: (u64, &[FreshTx<'_>]) => |(block, fresh)| {
+        blockNumber: Quantity<u64> = block,
+        transactions: Vec<Fixed<32>> = hashes(fresh, block),
+    }
+
+    /// The start of a subscription to changes whose changes so far are not known.
+    Reset: SnapshotId => |id| {
+        reset: bool = true,
+        id: Quantity<u64> = id.0,
+    }
+
+    /// Changes that a subscription asks for.
+    StateChanges: (SnapshotId, &Changes, Vec<(&B256, &Log)>) => |(id, changes, logs)| {
+        id: Quantity<u64> = id.0,
+        changes: BTreeMap<String, AccountDifference> = changes,
+        logs: Vec<NewLog> = logs,
+    }
+
+    /// A log of a new transaction.
+    NewLog: (&B256, &Log) => |(hash, log)| {
+        address: Fixed<20> = log.address,
+        topics: Vec<Fixed<32>> = log.topics(),
+        data: Data = &log.data.data,
+        transactionHash: Fixed<32> = hash,
+    }
 }

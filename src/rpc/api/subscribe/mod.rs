@@ -161,7 +161,7 @@ impl Serve for Subscribe {
             return watch::serve::subscribe(watches, runner, &request).await;
         }
         let id = starting.start(subject(&request.params, request.caller.dialect)?)?;
-        Ok(request.answer(&Quantity(id)))
+        Ok(request.answer::<Quantity<u64>, _>(id))
     }
 }
 
@@ -193,7 +193,7 @@ impl Serve for Unsubscribe {
                 format!("params[0]: subscription not found: {shown} does not belong to this connection"),
             ));
         }
-        Ok(request.answer(&true))
+        Ok(request.answer::<bool, _>(true))
     }
 }
 

@@ -18,7 +18,7 @@ use crate::{
     rpc::{
         api::{Example, Method},
         json::{
-            self, Lookup, Shape,
+            self, Shape,
             hex::{Data, Fixed, Quantity},
         },
         params::{decode, with_sender},
@@ -80,7 +80,7 @@ impl Method for BuildBlock {
         answer: r#"{"executionPayload": {"parentHash": "0xc5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470", "feeRecipient": "0x00000000000000000000000000000000000000aa", "stateRoot": "0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421", "receiptsRoot": "0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421", "logsBloom": "0x00", "prevRandao": "0x0000000000000000000000000000000000000000000000000000000000000001", "blockNumber": "0x1", "gasLimit": "0x3938700", "gasUsed": "0x0", "timestamp": "0xffffffff", "extraData": "0x", "baseFeePerGas": "0x7", "blockHash": "0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421", "transactions": [], "withdrawals": [], "blobGasUsed": "0x0", "excessBlobGas": "0x0"}, "blockValue": "0x0", "blobsBundle": {"commitments": [], "proofs": [], "blobs": []}, "executionRequests": [], "shouldOverrideBuilder": false}"#,
     };
 
-    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<()> {
         let (count, most) = (self.transactions.as_ref().map_or(0, Vec::len), backend.limits.shape.max_block_calls);
         if count > most {
             return Err(RpcError::limit(format!("params[2]: too many transactions: {count}, at most {most}")));
@@ -133,7 +133,7 @@ impl Method for BuildBlock {
         let sealed = known(run, sealed)?;
         let block = &sealed.head;
         BuiltBlock::write(&mut run.out, (&**block, &requests, tips(block), &*sidecars));
-        Ok(Lookup::Found)
+        Ok(())
     }
 }
 

@@ -3,8 +3,9 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use alloy_eips::BlockNumHash;
+use alloy_primitives::B256;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use super::changes::Testing;
 use crate::{
@@ -12,7 +13,11 @@ use crate::{
     ledger::Chain,
     rpc::{
         api::{Example, Serve},
-        json::hex::{Fixed, Number, Quantity},
+        json::{
+            Json, OrNull,
+            hex::{Fixed, Number, Quantity},
+            shapes,
+        },
         params,
         protocol::error::{Result, RpcError},
         run::{Backend, request::Request, runner::RequestRunner},
@@ -42,48 +47,73 @@ queries! {
 #[serde(expecting = "no parameters")]
 pub struct NodeInfo {}
 
-/// The newest block, and the settings of the next.
-#[derive(Debug, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct NodeDescription {
-    current_block_number: Quantity<u64>,
-    current_block_timestamp: u64,
-    current_block_hash: Fixed<32>,
-    /// The fork that is active.
-    hard_fork: String,
-    /// The order of transactions in a block.
-    #[schemars(extend("const" = "fees"))]
-    transaction_order: &'static str,
-    environment: Environment,
-    fork_config: ForkConfig,
-}
+shapes! {
+    /// The newest block, and the settings of the next.
+    pub NodeDescription: (&RequestRunner, &Chain) => |(runner, published)| let {
+        let (head, next) = (published.head(), published.newest.header());
+        let fork = match runner.backend.spec.fork(next) {
+            Fork::Ethereum(fork) => fork.to_string(),
+            Fork::OpStack(fork) => format!("{fork:?}"),
+        };
+    } {
+        currentBlockNumber: Quantity<u64> = head.number(),
+        currentBlockTimestamp: u64 = head.header.timestamp,
+        currentBlockHash: Fixed<32> = head.hash(),
+        /// The fork that is active.
+        hardFork: String = fork,
+        /// The order of transactions in a block.
+        #[schemars(extend("const" = "fees"))]
+        transactionOrder: String = "fees",
+        environment: Environment = (&*runner.backend, published),
+        forkConfig: ForkConfig = runner,
+    }
 
-/// The settings of the next block.
-#[derive(Debug, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-struct Environment {
-    base_fee: Quantity<u64>,
-    chain_id: u64,
-    gas_limit: Quantity<u64>,
-    gas_price: Quantity<u128>,
-}
+    /// The settings of the next block.
+    Environment: (&Backend, &Chain) => |(backend, published)| let {
+        let next = published.newest.header();
+        let base_fee = next.base_fee_per_gas.unwrap_or_default();
+    } {
+        baseFee: Quantity<u64> = base_fee,
+        chainId: u64 = backend.spec.chain_id(),
+        gasLimit: Quantity<u64> = next.gas_limit,
+        gasPrice: Quantity<u128> = u128::from(base_fee).saturating_add(backend.wallet.fees.tip(published)),
+    }
 
-/// The chain on which a fork builds. Null elsewhere.
-#[derive(Debug, Default, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-struct ForkConfig {
-    /// The URL of its node, without parts that may be secret.
-    fork_url: Option<String>,
-    fork_block_number: Option<u64>,
-    fork_retry_backoff: (),
-}
-
-impl ForkConfig {
-    fn of(runner: &RequestRunner) -> Self {
-        let fork_block_number = runner.published().forked_at();
+    /// The chain on which a fork builds. Null elsewhere.
+    ForkConfig: &RequestRunner => |runner| let {
+        let number = runner.published().forked_at();
         let upstream = runner.remote.as_ref().and_then(|remote| remote.fetcher.upstream());
-        let fork_url = upstream.filter(|_| fork_block_number.is_some()).map(|upstream| upstream.shown_url());
-        Self { fork_url, fork_block_number, fork_retry_backoff: () }
+        let url = upstream.filter(|_| number.is_some()).map(|upstream| upstream.shown_url());
+    } {
+        /// The URL of its node, without parts that may be secret.
+        forkUrl: Option<String> = Some(OrNull(url)),
+        forkBlockNumber: Option<u64> = Some(OrNull(number)),
+        forkRetryBackoff: () = (),
+    }
+
+    /// The software, the newest block, and the states that are saved.
+    pub ChainMetadata: (&Backend, &Chain, B256, Vec<(u64, BlockNumHash)>) => |(backend, published, instance, saved)| let {
+        let (head, chain_id) = (published.head(), backend.spec.chain_id());
+        let forked = published.forked_at().and_then(|number| Some((chain_id, published.sealed_block(number)?.id())));
+        let saved = saved.into_iter().map(|(id, head)| (format!("{id:#x}"), (head.number, head.hash)));
+    } {
+        clientVersion: String = backend.client_version,
+        chainId: u64 = chain_id,
+        /// A random name, which changes with a reset.
+        instanceId: Fixed<32> = instance,
+        latestBlockNumber: u64 = head.number(),
+        latestBlockHash: Fixed<32> = head.hash(),
+        /// The block on which a fork builds. Null elsewhere.
+        forkedNetwork: Option<ForkedNetwork> = Some(OrNull(forked)),
+        /// Number and hash of the head of each state, by the ids of the states.
+        snapshots: BTreeMap<String, (u64, Fixed<32>)> = Json(saved.collect::<BTreeMap<_, _>>()),
+    }
+
+    /// The block on which a fork builds.
+    ForkedNetwork: (u64, BlockNumHash) => |(chain_id, block)| {
+        chainId: u64 = chain_id,
+        forkBlockNumber: u64 = block.number,
+        forkBlockHash: Fixed<32> = block.hash,
     }
 }
 
@@ -97,32 +127,7 @@ impl Serve for NodeInfo {
 
     async fn serve<'a>((): &'a (), runner: &'a Arc<RequestRunner>, request: Request) -> Result<Vec<u8>> {
         params::parse::<Self>(&request.params, request.caller.dialect)?;
-        Ok(request.answer(&NodeDescription::of(&runner.backend, &request.published, ForkConfig::of(runner))))
-    }
-}
-
-impl NodeDescription {
-    fn of(backend: &Backend, published: &Chain, fork_config: ForkConfig) -> Self {
-        let (head, next) = (published.head(), published.newest.header());
-        let base_fee = next.base_fee_per_gas.unwrap_or_default();
-        let gas_price = u128::from(base_fee).saturating_add(backend.wallet.fees.tip(published));
-        Self {
-            current_block_number: Quantity(head.number()),
-            current_block_timestamp: head.header.timestamp,
-            current_block_hash: Fixed(head.hash().0),
-            hard_fork: match backend.spec.fork(next) {
-                Fork::Ethereum(fork) => fork.to_string(),
-                Fork::OpStack(fork) => format!("{fork:?}"),
-            },
-            transaction_order: "fees",
-            environment: Environment {
-                base_fee: Quantity(base_fee),
-                chain_id: backend.spec.chain_id(),
-                gas_limit: Quantity(next.gas_limit),
-                gas_price: Quantity(gas_price),
-            },
-            fork_config,
-        }
+        Ok(request.answer::<NodeDescription, _>((&**runner, &*request.published)))
     }
 }
 
@@ -130,31 +135,6 @@ impl NodeDescription {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(expecting = "no parameters")]
 pub struct Metadata {}
-
-/// The software, the newest block, and the states that are saved.
-#[derive(Debug, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct ChainMetadata {
-    client_version: &'static str,
-    chain_id: u64,
-    /// A random name, which changes with a reset.
-    instance_id: Fixed<32>,
-    latest_block_number: u64,
-    latest_block_hash: Fixed<32>,
-    /// The block on which a fork builds. Null elsewhere.
-    forked_network: Option<ForkedNetwork>,
-    /// Number and hash of the head of each state, by the ids of the states.
-    snapshots: BTreeMap<String, (u64, Fixed<32>)>,
-}
-
-/// The block on which a fork builds.
-#[derive(Debug, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-struct ForkedNetwork {
-    chain_id: u64,
-    fork_block_number: u64,
-    fork_block_hash: Fixed<32>,
-}
 
 impl Serve for Metadata {
     type Part = Testing;
@@ -170,20 +150,7 @@ impl Serve for Metadata {
         else {
             return Err(RpcError::internal("a chain that does not describe itself"));
         };
-        let (spec, published) = (&runner.backend.spec, runner.published());
-        let shown =
-            |&(id, BlockNumHash { number, hash }): &(u64, BlockNumHash)| (format!("{id:#x}"), (number, Fixed(hash.0)));
-        Ok(request.answer(&ChainMetadata {
-            client_version: runner.backend.client_version,
-            chain_id: spec.chain_id(),
-            instance_id: Fixed(instance.0),
-            latest_block_number: published.head().number(),
-            latest_block_hash: Fixed(published.head().hash().0),
-            forked_network: published.forked_at().and_then(|fork_block_number| {
-                let fork_block_hash = Fixed(published.sealed_block(fork_block_number)?.hash().0);
-                Some(ForkedNetwork { chain_id: spec.chain_id(), fork_block_number, fork_block_hash })
-            }),
-            snapshots: saved.iter().map(shown).collect(),
-        }))
+        let published = runner.published();
+        Ok(request.answer::<ChainMetadata, _>((&*runner.backend, &*published, instance, saved)))
     }
 }

@@ -44,7 +44,7 @@ without_params! {
 }
 
 /// Removes a transaction from the pool. Returns its hash if it was there.
-fn drop(backend: &Backend, hash: Fixed<32>) -> Option<Fixed<32>> {
+fn drop(backend: &Backend, hash: Fixed<32>) -> Option<B256> {
     let hash = B256::from(hash);
-    backend.pool.withdraw(|tx| *tx.tx_hash() == hash).first().map(|hash| Fixed(hash.0))
+    backend.pool.withdraw(|tx| *tx.tx_hash() == hash).first().copied()
 }

@@ -6,7 +6,7 @@ use alloy_primitives::U256;
 use crate::{
     chain::SealedBlock,
     rpc::json::{
-        Withdrawal,
+        Json, Withdrawal,
         hex::{Data, Fixed, Quantity},
         shapes,
     },
@@ -56,7 +56,7 @@ shapes! {
         baseFeePerGas: Quantity<u64> = header.base_fee_per_gas.unwrap_or_default(),
         blockHash: Fixed<32> = header.hash(),
         transactions: Vec<Data> = body.transactions.iter().map(|tx| tx.encoded_2718()),
-        withdrawals: Option<Vec<Withdrawal>> = body.withdrawals.as_ref().map(|withdrawals| withdrawals.iter()),
+        withdrawals: Option<Vec<Withdrawal>> = body.withdrawals.as_ref().map(Json),
         blobGasUsed: Option<Quantity<u64>> = header.blob_gas_used,
         excessBlobGas: Option<Quantity<u64>> = header.excess_blob_gas,
         /// The RLP of the block's access list (EIP-7928).

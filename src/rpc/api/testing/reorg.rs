@@ -53,7 +53,7 @@ impl Serve for Reorganise {
     async fn serve<'a>(testing: &'a Testing, runner: &'a Arc<RequestRunner>, request: Request) -> Result<Vec<u8>> {
         let (blocks, _) = runner.run(request.clone(), sign).await?;
         testing.make(&request, ChainChange::Reorganise { blocks }).await?;
-        Ok(request.answer(&()))
+        Ok(request.answer::<(), _>(()))
     }
 }
 

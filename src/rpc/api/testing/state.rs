@@ -9,7 +9,7 @@ use super::changes::Testing;
 use crate::{
     rpc::{
         api::{Example, Method, Serve},
-        json::{self, Lookup, hex::Data},
+        json::{self, hex::Data},
         params,
         protocol::error::{Result, RpcError},
         run::{Attempt, Backend, request::Request, runner::RequestRunner},
@@ -34,7 +34,7 @@ impl Method for Dump {
         answer: r#""0x1f8b0800000000000203ab564a4c4ece2fcd2b2956b2aaaead05004987d0640f000000""#,
     };
 
-    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<()> {
         if self.preserve_historical_states == Some(true) {
             return Err(RpcError::params(
                 "params[0]: true: expected false: the states of earlier blocks are not dumped",
@@ -43,8 +43,7 @@ impl Method for Dump {
         let gzipped = StateFile::of(run.published.latest()).gzipped();
         let gzipped = gzipped.map_err(|error| RpcError::internal(&error.to_string()))?;
         json::data(&mut run.out, &gzipped);
-        json::check_length(&run.out, backend.limits.max_response)?;
-        Ok(Lookup::Found)
+        json::check_length(&run.out, backend.limits.max_response)
     }
 }
 
@@ -68,6 +67,6 @@ impl Serve for Load {
         let Self { state } = params::parse(&request.params, request.caller.dialect)?;
         let file = StateFile::read(&state.0).map_err(|error| RpcError::params(format!("params[0]: {error}")))?;
         testing.make(&request, ChainChange::Load(Box::new(file))).await?;
-        Ok(request.answer(&true))
+        Ok(request.answer::<bool, _>(true))
     }
 }

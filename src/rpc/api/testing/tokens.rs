@@ -88,7 +88,7 @@ async fn set(
     let ((contract, slot), _) = runner.run(request.clone(), find).await?;
     let edit = AccountEdit { address: contract, slot: Some((slot, amount)), ..AccountEdit::default() };
     testing.make(&request, ChainChange::Edit(edit)).await?;
-    Ok(request.answer(&()))
+    Ok(request.answer::<(), _>(()))
 }
 
 /// Returns the slot whose value `amount` becomes the result of the call, and the contract that has the slot. A proxy's

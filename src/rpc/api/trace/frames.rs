@@ -22,7 +22,7 @@ use crate::{
     rpc::{
         api::{Example, Method},
         json::{
-            self, Lookup,
+            self,
             hex::{Fixed, Number},
         },
         params::{SelectorParam, select},
@@ -42,14 +42,14 @@ impl Method for Block {
     type Answer = Vec<Frame>;
     const EXAMPLE: Example = Example { params: r#"["latest"]"#, answer: "[]" };
 
-    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<()> {
         let block = find_block(backend, run.published, self.block.into())?;
         let mut page = TracePage::all(backend.limits.max_response);
         run.out.push(b'[');
         frames_of(backend, run, &block, 0..block.len(), &mut page, |_| true)?;
         rewards_of(backend, run, &block, &mut page, |_| true)?;
         run.out.push(b']');
-        Ok(Lookup::Found)
+        Ok(())
     }
 }
 
@@ -65,16 +65,16 @@ impl Method for Transaction {
     const EXAMPLE: Example =
         Example { params: r#"["0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421"]"#, answer: "null" };
 
-    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<()> {
         let Some((block, index)) = find(run.published, self.hash)? else {
             run.out.extend_from_slice(b"null");
-            return Ok(Lookup::Found);
+            return Ok(());
         };
         run.out.push(b'[');
         let mut page = TracePage::all(backend.limits.max_response);
         frames_of(backend, run, &block, index..index + 1, &mut page, |_| true)?;
         run.out.push(b']');
-        Ok(Lookup::Found)
+        Ok(())
     }
 }
 
@@ -104,7 +104,7 @@ impl Method for Get {
         answer: "null",
     };
 
-    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<()> {
         let start = run.out.len();
         // The list of indices selects a trace only if it has one element, as in Erigon and reth.
         if let (Some((block, at)), [Number(index)]) = (find(run.published, self.hash)?, &self.indices[..]) {
@@ -114,7 +114,7 @@ impl Method for Get {
         if run.out.len() == start {
             run.out.extend_from_slice(b"null");
         }
-        Ok(Lookup::Found)
+        Ok(())
     }
 }
 
@@ -151,7 +151,7 @@ impl Method for Filter {
         answer: "[]",
     };
 
-    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<()> {
         let filter = self.filter;
         let addresses = |list: Option<Vec<Fixed<20>>>| list.unwrap_or_default().into_iter().map(Fixed::into).collect();
         let matcher = TraceFilter {
@@ -193,7 +193,7 @@ impl Method for Filter {
             rewards_of(backend, run, &block, &mut page, matches)?;
         }
         run.out.push(b']');
-        Ok(Lookup::Found)
+        Ok(())
     }
 }
 

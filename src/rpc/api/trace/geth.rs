@@ -12,7 +12,7 @@ use crate::{
     engine::SimBlock,
     rpc::{
         api::{Example, Method, many::in_bundles},
-        json::{self, Lookup, hex::Fixed},
+        json::{self, hex::Fixed},
         params::{
             CallManyBundleParam, CallObject, ManyRequest, NamesBlock, SelectorParam, StateContextParam, into_bundles,
             select,
@@ -40,7 +40,7 @@ impl Method for Call {
         answer: r#"{"from": "0x0000000000000000000000000000000000000000", "gas": "0x2faf080", "gasUsed": "0x5208", "to": "0x00000000000000000000000000000000000000aa", "input": "0x", "value": "0x1", "type": "CALL"}"#,
     };
 
-    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<()> {
         let mut options = self.options.unwrap_or_default();
         let (block, state) = options.take_overrides("debug_traceCall")?;
         let calls = vec![self.call.into_call("params[0]", run.dialect)?.into()];
@@ -72,7 +72,7 @@ impl Method for CallMany {
         answer: "[[{}]]",
     };
 
-    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<()> {
         const NAME: &str = "debug_traceCallMany";
         let mut options = self.options.unwrap_or_default();
         if options.tx_index.is_some() {
@@ -92,8 +92,7 @@ impl Method for CallMany {
         let bundles = trace_calls(backend, run, &calls, &[tracer], "params[1].transactionIndex", in_bundles)?;
         json::try_list(&mut run.out, &bundles, |out, bundle| {
             json::try_list(out, bundle, |out, trace| json::trace(out, trace, backend.limits.max_response))
-        })?;
-        Ok(Lookup::Found)
+        })
     }
 }
 
@@ -113,7 +112,7 @@ impl<B: NamesBlock> Method for Block<B> {
         answer: r#"[{"txHash": "0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421", "result": {}}]"#,
     };
 
-    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<()> {
         let (tracer, timeout) = self.options.unwrap_or_default().tracer_of_past(run.dialect)?;
         let block = find_block(backend, run.published, self.block.into())?;
         run.limit_time(timeout);
@@ -129,7 +128,7 @@ impl<B: NamesBlock> Method for Block<B> {
             Ok(())
         })?;
         run.out.push(b']');
-        Ok(Lookup::Found)
+        Ok(())
     }
 }
 
@@ -149,13 +148,12 @@ impl Method for Transaction {
         answer: r#"{"gas": 21000, "failed": false, "returnValue": "0x", "structLogs": []}"#,
     };
 
-    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<()> {
         let (tracer, timeout) = self.options.unwrap_or_default().tracer_of_past(run.dialect)?;
         let (block, index) = find_traced(run.published, self.hash)?;
         run.limit_time(timeout);
         replay(backend, run, &block, index..index + 1, &tracer, |out, _, trace| {
             json::trace(out, &trace, backend.limits.max_response)
-        })?;
-        Ok(Lookup::Found)
+        })
     }
 }

@@ -15,7 +15,7 @@ use crate::{
     ledger::Selector,
     rpc::{
         api::{Example, Method},
-        json::{self, Lookup, hex::Fixed},
+        json::{self, hex::Fixed},
         params::{
             BlockOverridesParam, CallObject, ManyRequest, SelectorParam, StateOverridesParam, call_block_overrides,
             select, state_overrides,
@@ -61,7 +61,7 @@ impl Method for Call {
         answer: r#"{"output": "0x", "stateDiff": {}, "trace": [], "vmTrace": null}"#,
     };
 
-    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<()> {
         let state = state_overrides(self.state_overrides, "params[3]")?;
         let block = call_block_overrides(self.block_overrides, "params[4]", "trace_call")?;
         let calls = vec![self.call.into_call("params[0]", run.dialect)?.into()];
@@ -92,7 +92,7 @@ impl Method for CallMany {
         answer: r#"[{"output": "0x", "stateDiff": {}, "trace": [], "vmTrace": null}]"#,
     };
 
-    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<()> {
         let (count, limits) = (self.calls.len(), &backend.limits.shape);
         let most = limits.max_block_calls.min(limits.max_calls);
         if count > most {
@@ -107,8 +107,7 @@ impl Method for CallMany {
         let traces = trace_calls(backend, run, &calls, &tracers, "", |_, call| format!("params[0][{call}][0]"))?;
         json::try_list(&mut run.out, traces.iter().flatten(), |out, trace| {
             json::trace(out, trace, backend.limits.max_response)
-        })?;
-        Ok(Lookup::Found)
+        })
     }
 }
 
@@ -124,7 +123,7 @@ impl Method for ReplayBlock {
     type Answer = Vec<ParityTrace>;
     const EXAMPLE: Example = Example { params: r#"["latest", ["trace"]]"#, answer: "[]" };
 
-    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<()> {
         let block = find_block(backend, run.published, self.block.into())?;
         run.out.push(b'[');
         if !block.is_empty() {
@@ -140,7 +139,7 @@ impl Method for ReplayBlock {
             })?;
         }
         run.out.push(b']');
-        Ok(Lookup::Found)
+        Ok(())
     }
 }
 
@@ -159,11 +158,10 @@ impl Method for ReplayTransaction {
         answer: r#"{"output": "0x", "stateDiff": null, "trace": [], "vmTrace": null}"#,
     };
 
-    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<()> {
         let (block, index) = find_traced(run.published, self.hash)?;
         replay(backend, run, &block, index..index + 1, &Tracer::Parity(self.trace_types.0), |out, _, trace| {
             json::trace(out, &trace, backend.limits.max_response)
-        })?;
-        Ok(Lookup::Found)
+        })
     }
 }

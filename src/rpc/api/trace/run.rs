@@ -9,7 +9,7 @@ use crate::{
     ledger::{Block, Chain, Included, Selector, Snapshot, UnknownBlock},
     rpc::{
         api::many::refusal,
-        json::{self, Lookup, hex::Fixed},
+        json::{self, hex::Fixed},
         params::ManyRequest,
         protocol::error::{Result, RpcError},
         run::{Attempt, Backend},
@@ -17,11 +17,10 @@ use crate::{
 };
 
 /// Traces one call, and writes its trace.
-pub fn trace_call(backend: &Backend, run: &mut Attempt<'_>, call: &ManyRequest, tracer: Tracer) -> Result<Lookup> {
+pub fn trace_call(backend: &Backend, run: &mut Attempt<'_>, call: &ManyRequest, tracer: Tracer) -> Result<()> {
     let traces = trace_calls(backend, run, call, &[tracer], "params[2].txIndex", |_, _| "params[0]".to_owned())?;
     let trace = traces.iter().flatten().next().ok_or_else(|| RpcError::internal("a call that ran has no trace"))?;
-    json::trace(&mut run.out, trace, backend.limits.max_response)?;
-    Ok(Lookup::Found)
+    json::trace(&mut run.out, trace, backend.limits.max_response)
 }
 
 /// Traces calls, each with its tracer; the last tracer serves all further calls. `index` is the field of the position

@@ -12,7 +12,7 @@ use crate::{
     rpc::{
         api::{Example, Method},
         json::{
-            self, Lookup,
+            self,
             hex::{Data, Fixed, Number},
         },
         params::SelectorParam,
@@ -69,7 +69,7 @@ impl Method for StorageRange {
         answer: r#"{"storage": {}, "nextKey": null}"#,
     };
 
-    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<()> {
         let Data(start) = self.key_start;
         if start.len() > 32 {
             let text = format!("params[3]: {} bytes: expected at most 32, the beginning of a hashed key", start.len());
@@ -94,8 +94,7 @@ impl Method for StorageRange {
         };
         let account = world.account(&Address::from(self.address));
         let page = account.map(|account| StoragePage::read(account, start, limits, &mut overlay.meter)).transpose()?;
-        json::bounded_value(&mut run.out, &page.unwrap_or_default(), limits.bytes)?;
-        Ok(Lookup::Found)
+        json::bounded_value(&mut run.out, &page.unwrap_or_default(), limits.bytes)
     }
 }
 

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use crate::{
     rpc::{
         api::{Example, Method},
-        json::{self, Lookup},
+        json::{self},
         protocol::error::Result,
         run::{Attempt, Backend, request::Request, runner::RequestRunner},
     },
@@ -26,11 +26,10 @@ impl Method for GetApprovals {
     const EXAMPLE: Example =
         Example { params: "[]", answer: r#"{"batches": [], "more": 0, "withdrawn": [{"client": "one", "ids": 2}]}"# };
 
-    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<Lookup> {
+    fn run(self, backend: &Backend, run: &mut Attempt<'_>) -> Result<()> {
         backend.wallet.check_use(run.may_use_wallet).map_err(|error| run.dialect.wallet_error(error))?;
         let waiting = WaitingList::of(&backend.wallet.approvals);
-        json::bounded_value(&mut run.out, &waiting, backend.limits.max_response)?;
-        Ok(Lookup::Found)
+        json::bounded_value(&mut run.out, &waiting, backend.limits.max_response)
     }
 }
 

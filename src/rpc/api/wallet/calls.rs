@@ -2,9 +2,6 @@
 
 use std::sync::Arc;
 
-use schemars::JsonSchema;
-use serde::Serialize;
-
 use super::{
     approval::{answer, asker},
     batch::SendCalls,
@@ -14,7 +11,7 @@ use crate::{
     lock::Mutex,
     rpc::{
         api::{Example, Serve},
-        json::{self, hex::Quantity},
+        json::{self, Json, Shape, hex::Quantity, shapes},
         protocol::error::{Result, RpcError},
         run::{Attempt, Backend, request::Request, runner::RequestRunner},
     },
@@ -24,39 +21,33 @@ use crate::{
 /// A batch that waits for approval; `None` once it is sent.
 pub type Waiting = Mutex<Option<PreparedBatch>>;
 
-/// A sent batch, with presim's `batchId` and `status` in addition to the fields of EIP-5792.
-#[derive(Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct SentBatch {
-    batch_id: BatchId,
-    id: BatchId,
-    #[schemars(extend("const" = "pending"))]
-    status: &'static str,
-    capabilities: SentCapabilities,
-}
+shapes! {
+    /// A sent batch, with presim's `batchId` and `status` in addition to the fields of EIP-5792.
+    pub SentBatch: &PreparedBatch => |batch| {
+        batchId: BatchId = Json(batch.id()),
+        id: BatchId = Json(batch.id()),
+        #[schemars(extend("const" = "pending"))]
+        status: String = "pending",
+        capabilities: SentCapabilities = batch.simulation(),
+    }
 
-/// The capabilities in the answer to a batch.
-#[derive(Serialize, JsonSchema)]
-struct SentCapabilities {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    simulation: Option<BatchSimulation>,
-}
+    /// The capabilities in the answer to a batch.
+    SentCapabilities: &[SimulatedCall] => |calls| {
+        simulation: Option<BatchSimulation> = (!calls.is_empty()).then_some(calls),
+    }
 
-/// The outcome of each call when the batch was simulated at pending, where that is known.
-#[derive(Serialize, JsonSchema)]
-struct BatchSimulation {
-    calls: Vec<CallOutcome>,
-}
+    /// The outcome of each call when the batch was simulated at pending, where that is known.
+    BatchSimulation: &[SimulatedCall] => |calls| {
+        calls: Vec<CallOutcome> = calls,
+    }
 
-/// The outcome of a call in a simulation.
-#[derive(Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-struct CallOutcome {
-    /// 1 if the call has succeeded.
-    status: Quantity<u8>,
-    gas_used: Quantity<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<String>,
+    /// The outcome of a call in a simulation.
+    CallOutcome: &SimulatedCall => |call| {
+        /// 1 if the call has succeeded.
+        status: Quantity<u64> = u64::from(call.error.is_none()),
+        gasUsed: Quantity<u64> = call.gas_used,
+        error: Option<String> = call.error.as_ref(),
+    }
 }
 
 impl Serve for SendCalls {
@@ -138,7 +129,7 @@ pub fn send_approved(backend: &Backend, run: &mut Attempt<'_>, waiting: &Waiting
 fn sign(backend: &Backend, run: &mut Attempt<'_>, prepared: PreparedBatch) -> Result<()> {
     let is_transaction = prepared.is_transaction();
     if !is_transaction {
-        json::value(&mut run.out, &SentBatch::of(&prepared));
+        SentBatch::write(&mut run.out, &prepared);
     }
     // The end of the response takes one more byte.
     if run.out.len() >= backend.limits.max_response {
@@ -150,24 +141,4 @@ fn sign(backend: &Backend, run: &mut Attempt<'_>, prepared: PreparedBatch) -> Re
     }
     run.commit = commit;
     Ok(())
-}
-
-impl SentBatch {
-    fn of(prepared: &PreparedBatch) -> Self {
-        let calls: Vec<_> = prepared.simulation().iter().map(CallOutcome::from).collect();
-        let simulation = (!calls.is_empty()).then_some(BatchSimulation { calls });
-        Self {
-            batch_id: prepared.id().clone(),
-            id: prepared.id().clone(),
-            status: "pending",
-            capabilities: SentCapabilities { simulation },
-        }
-    }
-}
-
-impl From<&SimulatedCall> for CallOutcome {
-    fn from(call: &SimulatedCall) -> Self {
-        let status = Quantity(u8::from(call.error.is_none()));
-        Self { status, gas_used: Quantity(call.gas_used), error: call.error.clone() }
-    }
 }

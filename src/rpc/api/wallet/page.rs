@@ -2,11 +2,14 @@
 
 use alloy_primitives::U256;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::rpc::{
-    json::hex::{Fixed, Quantity},
+    json::{
+        hex::{Fixed, Quantity},
+        shapes,
+    },
     protocol::error::{Result, RpcError},
     run::{Attempt, Backend},
 };
@@ -22,12 +25,12 @@ without_params! {
     /// one, 4001 where the wallet rejects everything.
     RequestAccounts -> Vec<Fixed<20>> = r#"["0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266"]"#, |backend, run| {
         connect(backend, run)?;
-        accounts(backend)
+        backend.wallet.accounts.addresses()
     };
 
     /// The client's permissions (EIP-2255): `eth_accounts`, or none if the client may not use the wallet.
     GetPermissions -> Vec<Permission> = PERMISSIONS, |backend, run| {
-        connect(backend, run).map(|()| Permission::of(backend, run)).into_iter().collect()
+        connect(backend, run).map(|()| (backend, run.page))
     };
 }
 
@@ -39,7 +42,7 @@ queries! {
         _permissions: PermissionsParam,
     }, r#"[{"eth_accounts": {}}]"# => Vec<Permission> = PERMISSIONS, |_, backend, run| {
         connect(backend, run)?;
-        vec![Permission::of(backend, run)]
+        [(backend, run.page)]
     };
 
     /// null where the chain is the node's own (EIP-3326), else error 4902.
@@ -57,34 +60,23 @@ queries! {
         };
 }
 
-/// A permission of a client (EIP-2255).
-#[derive(Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct Permission {
-    /// The origin of the page, where the request names one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    invoker: Option<String>,
-    #[schemars(extend("const" = "eth_accounts"))]
-    parent_capability: &'static str,
-    /// Clients take the accounts from the first caveat, as with other wallets.
-    caveats: [Caveat; 1],
-}
+shapes! {
+    /// A permission of a client (EIP-2255).
+    pub Permission: (&Backend, Option<&str>) => |(backend, page)| {
+        /// The origin of the page, where the request names one.
+        invoker: Option<String> = page,
+        #[schemars(extend("const" = "eth_accounts"))]
+        parentCapability: String = "eth_accounts",
+        /// Clients take the accounts from the first caveat, as with other wallets.
+        #[schemars(length(min = 1, max = 1))]
+        caveats: Vec<Caveat> = [backend],
+    }
 
-/// The limit of a permission: the accounts that it is for.
-#[derive(Serialize, JsonSchema)]
-struct Caveat {
-    #[schemars(extend("const" = "restrictReturnedAccounts"))]
-    r#type: &'static str,
-    value: Vec<Fixed<20>>,
-}
-
-impl Permission {
-    fn of(backend: &Backend, run: &Attempt<'_>) -> Self {
-        Self {
-            invoker: run.page.map(str::to_owned),
-            parent_capability: "eth_accounts",
-            caveats: [Caveat { r#type: "restrictReturnedAccounts", value: accounts(backend) }],
-        }
+    /// The limit of a permission: the accounts that it is for.
+    Caveat: &Backend => |backend| {
+        #[schemars(extend("const" = "restrictReturnedAccounts"))]
+        r#type: String = "restrictReturnedAccounts",
+        value: Vec<Fixed<20>> = backend.wallet.accounts.addresses(),
     }
 }
 
@@ -114,8 +106,4 @@ struct ChainParam {
 fn connect(backend: &Backend, run: &Attempt<'_>) -> Result<()> {
     let checked = backend.wallet.check_use(run.may_use_wallet).and_then(|()| backend.wallet.check_policy());
     checked.map_err(|error| run.dialect.wallet_error(error))
-}
-
-fn accounts(backend: &Backend) -> Vec<Fixed<20>> {
-    backend.wallet.accounts.addresses().map(|address| Fixed(address.0.0)).collect()
 }

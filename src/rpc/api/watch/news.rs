@@ -12,7 +12,7 @@ use crate::{
     rpc::{
         api::{search::result::Found, simulate::SimulatedBlocks},
         json::{
-            self, Fields, Object, OrNull, Shape,
+            self, Fields, Json, Object, OrNull, Shape,
             hex::{Fixed, Quantity},
             shapes,
         },
@@ -69,7 +69,7 @@ shapes! {
         id: Option<Quantity<u64>> = Some(OrNull(bundle.holds_at.map(|name| name.id.0))),
         blockNumber: Option<Quantity<u64>> = sealed_number(selector, bundle.holds_at),
         /// The reason why the bundle does not run.
-        stale: Option<RunError> = bundle.stale.map(|reason| RpcError::from(reason.clone())),
+        stale: Option<RunError> = bundle.stale.map(|reason| Json(RpcError::from(reason.clone()).into_object())),
     }
 }
 
@@ -105,12 +105,6 @@ struct RunError {
     code: i32,
     message: String,
     data: Option<Value>,
-}
-
-impl Shape<RpcError> for RunError {
-    fn write(out: &mut Vec<u8>, error: RpcError) {
-        json::value(out, &error.into_object());
-    }
 }
 
 /// The length of a list of answers or of names above which a notification is divided.
@@ -295,7 +289,7 @@ impl News {
         if self.is_late {
             json::value(object.key("late"), &true);
         } else {
-            object.number("part", self.sent.1);
+            json::value(object.key("part"), &self.sent.1);
             json::value(object.key("last"), &is_last);
             self.sent.1 += 1;
         }

@@ -166,7 +166,7 @@ impl Serve for End {
         if watches.list.get(id).is_some() {
             find(watches, id, &request)?;
         }
-        Ok(request.answer(&watches.list.remove(id)))
+        Ok(request.answer::<bool, _>(watches.list.remove(id)))
     }
 }
 
