@@ -1,13 +1,15 @@
 //! Hex in JSON-RPC: quantities without leading zeros, data in whole bytes, both with a `0x`.
 
-use std::{borrow::Cow, fmt, marker::PhantomData};
+use std::{borrow::Cow, fmt, str::FromStr};
 
-use alloy_primitives::{Address, B256, Bytes, FixedBytes, U256};
+use alloy_primitives::{Address, B256, Bytes, FixedBytes, I256, U256};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{
     Deserialize, Deserializer, Serialize, Serializer,
-    de::{Error, Visitor},
+    de::{Error, Unexpected, Visitor},
 };
+
+use super::form::Forms;
 
 /// A quantity: `0x` and 1 to 64 hex digits, the first not zero unless it is the only one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,6 +30,10 @@ pub struct Fixed<const N: usize>(pub [u8; N]);
 /// A storage slot or value: 32 bytes. Shorter hex is padded with zeros in front, as in geth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Word(pub U256);
+
+/// A number that may be negative: a quantity, or a decimal string.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SignedNumber(pub I256);
 
 /// A storage slot of a proof, with the client's spelling, because the answer repeats it, as in geth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -198,35 +204,27 @@ impl<'de, T: Integer> Deserialize<'de> for Quantity<T> {
     }
 }
 
+impl<T: Integer> Number<T> {
+    /// Reads a quantity or a number. Returns `None` if the value is neither a string nor a whole number.
+    pub fn of_scalar(given: Unexpected<'_>) -> Option<Result<Self, String>> {
+        let value = match given {
+            Unexpected::Unsigned(value) => Ok(U256::from(value)),
+            Unexpected::Str(text) => parse_quantity(text).map_err(|reason| format!("{}: {reason}", shown(text))),
+            _ => return None,
+        };
+        let in_range =
+            |value| T::from_u256(value).map(Self).ok_or_else(|| format!("out of range: at most {}", T::NAME));
+        Some(value.and_then(in_range))
+    }
+}
+
 impl<'de, T: Integer> Deserialize<'de> for Number<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct NumberVisitor<T>(PhantomData<T>);
-
-        impl<T: Integer> NumberVisitor<T> {
-            fn in_range<E: Error>(value: U256) -> Result<Number<T>, E> {
-                let out_of_range = || E::custom(format_args!("out of range: at most {}", T::NAME));
-                T::from_u256(value).map(Number).ok_or_else(out_of_range)
-            }
-        }
-
-        impl<T: Integer> Visitor<'_> for NumberVisitor<T> {
-            type Value = Number<T>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a quantity, like \"0x1f\", or a number, like 31")
-            }
-
-            fn visit_u64<E: Error>(self, value: u64) -> Result<Number<T>, E> {
-                Self::in_range(U256::from(value))
-            }
-
-            fn visit_str<E: Error>(self, text: &str) -> Result<Number<T>, E> {
-                let value = parse_quantity(text);
-                Self::in_range(value.map_err(|reason| E::custom(format_args!("{}: {reason}", shown(text))))?)
-            }
-        }
-
-        deserializer.deserialize_any(NumberVisitor(PhantomData))
+        deserializer.deserialize_any(Forms::<Self> {
+            expected: "a quantity, like \"0x1f\", or a number, like 31",
+            scalar: Self::of_scalar,
+            object: None,
+        })
     }
 }
 
@@ -253,6 +251,23 @@ impl<'de> Deserialize<'de> for Word {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_str(ParsedText(WORD, |text: &str| parse_word(text).map(Self)))
     }
+}
+
+impl<'de> Deserialize<'de> for SignedNumber {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_str(ParsedText("a quantity, or a decimal number in a string", |text: &str| {
+            let number = match text.strip_prefix("0x") {
+                Some(_) => parse_quantity(text).ok().and_then(|value| I256::try_from(value).ok()),
+                None => Some(text).filter(|text| is_decimal(text)).and_then(|text| I256::from_str(text).ok()),
+            };
+            number.map(Self).ok_or_else(|| "expected a quantity, or a decimal number in a string".into())
+        }))
+    }
+}
+
+fn is_decimal(text: &str) -> bool {
+    let digits = text.strip_prefix('-').unwrap_or(text);
+    !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 impl<'de> Deserialize<'de> for SlotKey {
@@ -295,6 +310,7 @@ named! {
     [] Fixed<16> => "WatchId", "^0x[0-9a-fA-F]{32}$", "The name of standing bundles.";
     [] Fixed<20> => "Address", "^0x[0-9a-fA-F]{40}$", "The address of an account.";
     [] Fixed<32> => "Hash", "^0x[0-9a-fA-F]{64}$", "A hash, or other 32 bytes.";
+    [] SignedNumber => "SignedNumber", "^(0x(0|[1-9a-f][0-9a-f]{0,63})|-?[0-9]+)$", "A quantity, or a decimal number, which may be negative.";
     [] Word => "Word", "^0x[0-9a-fA-F]{0,64}$", "A storage slot or its value: up to 32 bytes. Shorter hex is padded with zeros in front.";
     [] SlotKey => "Word", "^0x[0-9a-fA-F]{0,64}$", "A storage slot or its value: up to 32 bytes. Shorter hex is padded with zeros in front.";
 }

@@ -4,6 +4,7 @@ mod access_list;
 mod block;
 mod call_error;
 mod difference;
+pub mod form;
 pub mod hex;
 pub mod schema;
 mod shape;

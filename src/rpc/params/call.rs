@@ -11,7 +11,7 @@ use alloy_primitives::{Address, B256, TxKind, U256};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{
     Deserialize, Deserializer,
-    de::{Error, IntoDeserializer, MapAccess, Visitor},
+    de::{MapAccess, Unexpected, Visitor},
 };
 
 use super::schema::add_aliases;
@@ -20,6 +20,7 @@ use crate::{
     rpc::{
         json::{
             AccessListItem, Authorization, Withdrawal,
+            form::{Forms, from_text, text},
             hex::{Data, Fixed, Number, Quantity, Word},
         },
         protocol::{
@@ -93,25 +94,14 @@ const EXPECTED_TYPE: &str = "a quantity, like \"0x1f\"";
 
 impl<'de> Deserialize<'de> for TypeParam {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct TypeVisitor;
-
-        impl Visitor<'_> for TypeVisitor {
-            type Value = TypeParam;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(EXPECTED_TYPE)
-            }
-
-            fn visit_u64<E: Error>(self, number: u64) -> Result<TypeParam, E> {
-                Ok(TypeParam::Number(number))
-            }
-
-            fn visit_str<E: Error>(self, text: &str) -> Result<TypeParam, E> {
-                Quantity::<u64>::deserialize(text.into_deserializer()).map(|_| TypeParam::Quantity)
-            }
-        }
-
-        deserializer.deserialize_any(TypeVisitor)
+        deserializer.deserialize_any(Forms::<Self> {
+            expected: EXPECTED_TYPE,
+            scalar: |given| match given {
+                Unexpected::Unsigned(number) => Some(Ok(Self::Number(number))),
+                given => text(given).map(|text| from_text::<Quantity<u64>>(text).map(|_| Self::Quantity)),
+            },
+            object: None,
+        })
     }
 }
 

@@ -3,10 +3,7 @@
 use std::{borrow::Cow, fmt, time::Duration};
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{
-    Deserialize, Deserializer,
-    de::{Error, Visitor},
-};
+use serde::{Deserialize, Deserializer, de::Unexpected};
 
 use super::{
     SelectorParam, ShapeLimits,
@@ -18,13 +15,15 @@ use crate::{
     engine::{SimBlock, SimCall, StateOverrides},
     ledger::Selector,
     rpc::{
-        json::hex::{Quantity, parse_quantity},
+        json::{
+            form::Forms,
+            hex::{Number, Quantity},
+        },
         protocol::{
             dialect::Dialect,
             error::{Result, RpcError},
         },
     },
-    shown,
 };
 
 /// Bundles of calls, and the position in a block where they run.
@@ -135,56 +134,23 @@ impl JsonSchema for IndexParam {
 
 impl<'de> Deserialize<'de> for IndexParam {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct IndexVisitor;
-
-        impl Visitor<'_> for IndexVisitor {
-            type Value = IndexParam;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a count of the block's transactions, or -1 for all of them")
-            }
-
-            fn visit_i64<E: Error>(self, number: i64) -> Result<IndexParam, E> {
-                match u64::try_from(number) {
-                    Ok(count) => Ok(IndexParam(Some(count))),
-                    Err(_) if number == -1 => Ok(IndexParam(None)),
-                    Err(_) => Err(E::invalid_value(serde::de::Unexpected::Signed(number), &self)),
-                }
-            }
-
-            fn visit_u64<E: Error>(self, number: u64) -> Result<IndexParam, E> {
-                Ok(IndexParam(Some(number)))
-            }
-
-            fn visit_str<E: Error>(self, text: &str) -> Result<IndexParam, E> {
-                let count = parse_quantity(text)
-                    .and_then(|count| u64::try_from(count).map_err(|_| "out of range: at most 64 bits".into()));
-                count
-                    .map(|count| IndexParam(Some(count)))
-                    .map_err(|reason| E::custom(format_args!("{}: {reason}", shown::wrong(text))))
-            }
-        }
-
-        deserializer.deserialize_any(IndexVisitor)
+        deserializer.deserialize_any(Forms::<Self> {
+            expected: "a count of the block's transactions, or -1 for all of them",
+            scalar: |given| match given {
+                Unexpected::Signed(-1) => Some(Ok(Self(None))),
+                given => Number::of_scalar(given).map(|count| count.map(|Number(count)| Self(Some(count)))),
+            },
+            object: None,
+        })
     }
 }
 
 impl<'de> Deserialize<'de> for Milliseconds {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct MillisecondsVisitor;
-
-        impl Visitor<'_> for MillisecondsVisitor {
-            type Value = Milliseconds;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a timeout in milliseconds, a whole number from 0")
-            }
-
-            fn visit_u64<E: Error>(self, number: u64) -> Result<Milliseconds, E> {
-                Ok(Milliseconds(number))
-            }
-        }
-
-        deserializer.deserialize_u64(MillisecondsVisitor)
+        deserializer.deserialize_any(Forms::<Self> {
+            expected: "a timeout in milliseconds, a whole number from 0",
+            scalar: |given| if let Unexpected::Unsigned(time) = given { Some(Ok(Self(time))) } else { None },
+            object: None,
+        })
     }
 }

@@ -21,22 +21,19 @@ pub use self::log::{FilterParam, LogFilter, LogRange, OneOrMany};
 pub use self::many::{CallManyBundleParam, IndexParam, ManyRequest, Milliseconds, StateContextParam, into_bundles};
 pub use self::schema::add_aliases;
 
-use std::{borrow::Cow, fmt};
+use std::borrow::Cow;
 
 use alloy_eips::{BlockHashOrNumber, RpcBlockHash};
 use alloy_primitives::{B256, U256};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{
-    Deserialize, Deserializer,
-    de::{
-        DeserializeOwned, Error, MapAccess, Visitor,
-        value::{self, MapAccessDeserializer, StrDeserializer},
-    },
-};
+use serde::{Deserialize, Deserializer, de::DeserializeOwned};
 use serde_json::value::{RawValue, to_raw_value};
 
 use super::{
-    json::hex::{Fixed, Quantity, parse_fixed, parse_quantity},
+    json::{
+        form::{Forms, text},
+        hex::{Fixed, Quantity, parse_fixed, parse_quantity},
+    },
     protocol::{
         dialect::Dialect,
         error::{Result, RpcError},
@@ -149,39 +146,6 @@ fn in_words_of_json(text: &str) -> Cow<'_, str> {
         _ => return text.into(),
     };
     format!("{before}expected {word}").into()
-}
-
-/// Deserializes a value that is a string or an object. `expected` describes it in errors.
-pub fn text_or_object<'de, D: Deserializer<'de>, O: Deserialize<'de>, T>(
-    deserializer: D,
-    expected: &'static str,
-    text: fn(&str) -> Result<T, String>,
-    object: fn(O) -> Result<T, String>,
-) -> Result<T, D::Error> {
-    struct TextOrObject<O, T>(&'static str, fn(&str) -> Result<T, String>, fn(O) -> Result<T, String>);
-
-    impl<'de, O: Deserialize<'de>, T> Visitor<'de> for TextOrObject<O, T> {
-        type Value = T;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str(self.0)
-        }
-
-        fn visit_str<E: Error>(self, text: &str) -> Result<T, E> {
-            (self.1)(text).map_err(E::custom)
-        }
-
-        fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<T, A::Error> {
-            (self.2)(O::deserialize(MapAccessDeserializer::new(map))?).map_err(A::Error::custom)
-        }
-    }
-
-    deserializer.deserialize_any(TextOrObject(expected, text, object))
-}
-
-/// Deserializes a value from a string.
-pub fn from_text<T: DeserializeOwned>(text: &str) -> Result<T, String> {
-    T::deserialize(StrDeserializer::<value::Error>::new(text)).map_err(|error| error.to_string())
 }
 
 /// Parses a value that was set aside because its type depends on another field. Errors name the wrong field.
@@ -305,7 +269,11 @@ const HASH_TEXT: usize = 66;
 impl<'de> Deserialize<'de> for SelectorParam {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         const EXPECTED: &str = "a block selector: a hex number, a block hash, latest, pending, safe, finalized, earliest, or an object with blockNumber, blockHash or snapshotId";
-        text_or_object(deserializer, EXPECTED, |text| selector(text).map(Self), |object| selector_of(object).map(Self))
+        deserializer.deserialize_any(Forms {
+            expected: EXPECTED,
+            scalar: |given| text(given).map(|text| selector(text).map(Self)),
+            object: Some(|object| selector_of(object).map(Self)),
+        })
     }
 }
 

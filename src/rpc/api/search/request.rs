@@ -1,12 +1,12 @@
 //! The parameters of `presim_search`.
 
-use std::{borrow::Cow, fmt::Display, str::FromStr, sync::Arc};
+use std::{fmt::Display, str::FromStr, sync::Arc};
 
-use alloy_primitives::{Address, B256, I256, U256};
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Deserializer, de::Error};
+use alloy_primitives::{Address, B256, U256};
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer};
 
-use crate::rpc::params::{AbiItemParam, CustomErrors, SelectorParam, ShapeLimits, text_or_object};
+use crate::rpc::params::{AbiItemParam, CustomErrors, SelectorParam, ShapeLimits};
 use crate::{
     engine::{
         Aim, BundleSearch, CallFees, CallIndex, Objective, Outputs, SearchedValues, SimCall, Simulation,
@@ -15,13 +15,16 @@ use crate::{
     ledger::Selector,
     rpc::{
         api::simulate::{ConditionParam, OutputParam, Payload, SimBlockParam, SimulationRequest, conditions},
-        json::hex::{Fixed, Number, parse_quantity},
+        json::{
+            form::{Forms, text},
+            hex::{Fixed, Number, SignedNumber, parse_quantity},
+        },
         protocol::{
             dialect::Dialect,
             error::{Result, RpcError},
         },
     },
-    shown::{self, cut},
+    shown::cut,
 };
 
 /// A search, the state that it runs on, and how the best variant is shown.
@@ -121,7 +124,9 @@ struct MaximizeParam {
     tolerance: Option<Number<U256>>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, JsonSchema)]
+#[schemars(rename = "Objective")]
+#[serde(untagged)]
 enum ObjectiveParam {
     Named(NamedObjective),
     Account(AccountObjective),
@@ -152,12 +157,8 @@ struct RequireParam {
     /// The ends that calls must have. Calls that are not named must succeed.
     when: Option<Vec<ConditionParam>>,
     /// The least objective.
-    least: Option<SignedParam>,
+    least: Option<SignedNumber>,
 }
-
-/// A number that may be negative: a quantity, or a decimal string.
-#[derive(Clone, Copy, Debug)]
-pub struct SignedParam(pub I256);
 
 impl SearchRequest {
     /// Returns about how many bytes it takes.
@@ -464,53 +465,15 @@ fn index(text: &str) -> Option<(usize, &str)> {
 impl<'de> Deserialize<'de> for ObjectiveParam {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         const EXPECTED: &str = "\"coinbase\", \"gasUsed\", or an object with account, and token or gasPrice if wanted";
-        let named = |text: &str| match text {
-            "coinbase" => Ok(Self::Named(NamedObjective::Coinbase)),
-            "gasUsed" => Ok(Self::Named(NamedObjective::GasUsed)),
+        const NAMED: fn(&str) -> Result<ObjectiveParam, String> = |text| match text {
+            "coinbase" => Ok(ObjectiveParam::Named(NamedObjective::Coinbase)),
+            "gasUsed" => Ok(ObjectiveParam::Named(NamedObjective::GasUsed)),
             _ => Err(format!("invalid value: string {text:?}, expected {EXPECTED}")),
         };
-        text_or_object(deserializer, EXPECTED, named, |account| Ok(Self::Account(account)))
-    }
-}
-
-impl JsonSchema for ObjectiveParam {
-    fn schema_name() -> Cow<'static, str> {
-        "Objective".into()
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        let forms = [generator.subschema_for::<NamedObjective>(), generator.subschema_for::<AccountObjective>()];
-        json_schema!({"anyOf": forms})
-    }
-}
-
-impl JsonSchema for SignedParam {
-    fn schema_name() -> Cow<'static, str> {
-        "SignedNumber".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({"type": "string", "description": "A quantity, or a decimal number, which may be negative."})
-    }
-}
-
-/// Returns whether a text is a decimal number, which may be negative.
-fn is_decimal(text: &str) -> bool {
-    let digits = text.strip_prefix('-').unwrap_or(text);
-    !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
-}
-
-impl<'de> Deserialize<'de> for SignedParam {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = Cow::<'de, str>::deserialize(deserializer)?;
-        let value = match text.strip_prefix("0x") {
-            Some(_) => parse_quantity(&text).ok().and_then(|value| I256::try_from(value).ok()),
-            // `from_str` reads the empty text, signs before digits of any base, and separators.
-            None => Some(&*text).filter(|text| is_decimal(text)).and_then(|text| I256::from_str(text).ok()),
-        };
-        value.map(Self).ok_or_else(|| {
-            let shown = shown::wrong(&text);
-            D::Error::custom(format_args!("{shown}: expected a quantity, or a decimal number in a string"))
+        deserializer.deserialize_any(Forms {
+            expected: EXPECTED,
+            scalar: |given| text(given).map(NAMED),
+            object: Some(|account| Ok(Self::Account(account))),
         })
     }
 }

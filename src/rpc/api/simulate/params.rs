@@ -9,11 +9,13 @@ use crate::{
     engine::{CallIndex, Conditions, Outputs, RequiredEnd, SimBlock, SimCall, Simulation},
     ledger::Selector,
     rpc::{
-        json::hex::Data,
+        json::{
+            form::{Forms, from_text, text},
+            hex::Data,
+        },
         params::{
             AbiItemParam, BlockOverridesParam, CallObject, CustomErrors, SelectorParam, ShapeLimits,
-            StateOverridesParam, block_overrides, from_text, parse, require, state_overrides, text_or_object,
-            transaction,
+            StateOverridesParam, block_overrides, parse, require, state_overrides, transaction,
         },
         protocol::{
             dialect::Dialect,
@@ -111,8 +113,10 @@ pub struct SimBlockParam {
     block_overrides: Option<BlockOverridesParam>,
 }
 
-/// A call object or, in `presim_simulate`, a signed transaction.
-#[derive(Debug)]
+/// A call, or in presim_simulate the bytes of a signed transaction.
+#[derive(Debug, JsonSchema)]
+#[schemars(rename = "SimulatedCall")]
+#[serde(untagged)]
 enum SimCallParam {
     Unsigned(Box<CallObject>),
     Signed(Data),
@@ -316,21 +320,10 @@ impl SimBlockParam {
 
 impl<'de> Deserialize<'de> for SimCallParam {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let signed = |text: &str| from_text(text).map(Self::Signed);
-        text_or_object(deserializer, "a call object", signed, |call: CallObject| Ok(Self::Unsigned(call.into())))
-    }
-}
-
-impl JsonSchema for SimCallParam {
-    fn schema_name() -> Cow<'static, str> {
-        "SimulatedCall".into()
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        let (call, raw) = (generator.subschema_for::<CallObject>(), generator.subschema_for::<Data>());
-        json_schema!({
-            "description": "A call, or in presim_simulate the bytes of a signed transaction.",
-            "anyOf": [call, raw],
+        deserializer.deserialize_any(Forms {
+            expected: "a call object",
+            scalar: |given| text(given).map(|text| from_text(text).map(Self::Signed)),
+            object: Some(|call: CallObject| Ok(Self::Unsigned(call.into()))),
         })
     }
 }

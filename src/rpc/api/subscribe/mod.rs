@@ -8,12 +8,12 @@ mod round;
 
 pub use announce::announce;
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{
     Deserialize, Deserializer,
-    de::{Error, IgnoredAny, IntoDeserializer, MapAccess, Visitor, value::MapAccessDeserializer},
+    de::{IgnoredAny, Unexpected},
 };
 
 use super::{
@@ -24,7 +24,10 @@ use crate::{
     ledger::SnapshotId,
     objects,
     rpc::{
-        json::hex::{Fixed, Quantity, SlotKey},
+        json::{
+            form::{Forms, from_text, text},
+            hex::{Fixed, Quantity, SlotKey},
+        },
         params::{FilterParam, LogFilter, OneOrMany, SelectorParam, parse},
         protocol::{
             dialect::Dialect,
@@ -123,24 +126,16 @@ pub enum SubscriptionId {
 
 impl<'de> Deserialize<'de> for SubscriptionId {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct IdVisitor;
-
-        impl Visitor<'_> for IdVisitor {
-            type Value = SubscriptionId;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("the id of a subscription: a quantity, like \"0x1f\", or with presim_watch 16 bytes")
-            }
-
-            fn visit_str<E: Error>(self, text: &str) -> Result<SubscriptionId, E> {
-                match text.len() == WATCH_TEXT {
-                    true => Fixed::deserialize(text.into_deserializer()).map(SubscriptionId::Watch),
-                    false => Quantity::deserialize(text.into_deserializer()).map(SubscriptionId::Number),
-                }
-            }
-        }
-
-        deserializer.deserialize_str(IdVisitor)
+        deserializer.deserialize_any(Forms::<Self> {
+            expected: "the id of a subscription: a quantity, like \"0x1f\", or with presim_watch 16 bytes",
+            scalar: |given| {
+                text(given).map(|text| match text.len() == WATCH_TEXT {
+                    true => from_text(text).map(Self::Watch),
+                    false => from_text(text).map(Self::Number),
+                })
+            },
+            object: None,
+        })
     }
 }
 
@@ -279,25 +274,10 @@ fn change_filter(SubscribeChanges { filter, .. }: SubscribeChanges) -> Result<Ch
 
 impl<'de> Deserialize<'de> for Options {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct OptionsVisitor;
-
-        impl<'de> Visitor<'de> for OptionsVisitor {
-            type Value = Options;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a boolean (transactions in full) or a filter (address, topics)")
-            }
-
-            fn visit_bool<E: Error>(self, full: bool) -> Result<Options, E> {
-                Ok(Options::Full(full))
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Options, A::Error> {
-                FilterParam::deserialize(MapAccessDeserializer::new(map))
-                    .map(|filter| Options::Filter(Box::new(filter)))
-            }
-        }
-
-        deserializer.deserialize_any(OptionsVisitor)
+        deserializer.deserialize_any(Forms {
+            expected: "a boolean (transactions in full) or a filter (address, topics)",
+            scalar: |given| if let Unexpected::Bool(full) = given { Some(Ok(Self::Full(full))) } else { None },
+            object: Some(|filter| Ok(Self::Filter(Box::new(filter)))),
+        })
     }
 }

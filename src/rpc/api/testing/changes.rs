@@ -1,13 +1,10 @@
 //! The methods that change a devnet under test, under the names of anvil, hardhat and ganache. The chain's source makes the changes.
 
-use std::{fmt, marker::PhantomData, sync::Arc};
+use std::{marker::PhantomData, sync::Arc};
 
 use alloy_primitives::U256;
 use schemars::JsonSchema;
-use serde::{
-    Deserialize, Deserializer,
-    de::{Error, IntoDeserializer, MapAccess, Visitor, value::MapAccessDeserializer},
-};
+use serde::{Deserialize, Deserializer};
 use tokio::time::timeout_at;
 
 use crate::{
@@ -15,6 +12,7 @@ use crate::{
         api::{Example, Serve},
         json::{
             self,
+            form::Forms,
             hex::{Data, Fixed, Number, Quantity, Word},
         },
         params,
@@ -329,29 +327,11 @@ pub(super) struct MineObject {
 
 impl<'de> Deserialize<'de> for MineOptions {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct OptionsVisitor;
-
-        impl<'de> Visitor<'de> for OptionsVisitor {
-            type Value = MineOptions;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a timestamp, or an object of timestamp and blocks")
-            }
-
-            fn visit_u64<E: Error>(self, value: u64) -> Result<MineOptions, E> {
-                Number::deserialize(value.into_deserializer()).map(MineOptions::At)
-            }
-
-            fn visit_str<E: Error>(self, text: &str) -> Result<MineOptions, E> {
-                Number::deserialize(text.into_deserializer()).map(MineOptions::At)
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<MineOptions, A::Error> {
-                MineObject::deserialize(MapAccessDeserializer::new(map)).map(MineOptions::Object)
-            }
-        }
-
-        deserializer.deserialize_any(OptionsVisitor)
+        deserializer.deserialize_any(Forms {
+            expected: "a timestamp, or an object of timestamp and blocks",
+            scalar: |given| Number::of_scalar(given).map(|timestamp| timestamp.map(Self::At)),
+            object: Some(|object| Ok(Self::Object(object))),
+        })
     }
 }
 

@@ -10,7 +10,10 @@ use super::changes::Testing;
 use crate::{
     rpc::{
         api::{Example, Serve, send},
-        json::hex::{Data, Number},
+        json::{
+            form::{Forms, from_text, text},
+            hex::{Data, Number},
+        },
         params::{self, CallObject},
         protocol::error::{Result, RpcError},
         run::{Attempt, Backend, request::Request, runner::RequestRunner},
@@ -39,9 +42,11 @@ enum GivenTransaction {
 
 impl<'de> Deserialize<'de> for GivenTransaction {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let signed = |text: &str| params::from_text(text).map(Self::Signed);
-        let call = |call: CallObject| Ok(Self::Call(call.into()));
-        params::text_or_object(deserializer, "a signed transaction or an object", signed, call)
+        deserializer.deserialize_any(Forms {
+            expected: "a signed transaction or an object",
+            scalar: |given| text(given).map(|text| from_text(text).map(Self::Signed)),
+            object: Some(|call: CallObject| Ok(Self::Call(call.into()))),
+        })
     }
 }
 

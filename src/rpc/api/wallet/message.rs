@@ -16,9 +16,10 @@ use crate::{
         api::{Example, Serve},
         json::{
             self,
+            form::{Forms, text},
             hex::{Data, Fixed, parse_fixed},
         },
-        params::{parse, text_or_object},
+        params::parse,
         protocol::error::{Result, RpcError},
         run::{Attempt, Backend, request::Request, runner::RequestRunner},
     },
@@ -254,13 +255,17 @@ impl<'de> Deserialize<'de> for TypedDataParam {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         const EXPECTED: &str =
             "typed data: an object with types, primaryType, domain and message, or its JSON as a string";
-        let read = |text: &str| {
+        const READ: fn(&str) -> Result<TypedDataParam, String> = |text| {
             let mut json = serde_json::Deserializer::from_str(text);
             let parsed = serde_path_to_error::deserialize(ObjectsOnly(&mut json))
                 .map_err(|error| format!("{}: {}", error.path(), error.inner()))?;
             json.end().map_err(|error| error.to_string())?;
-            Ok(Self(parsed))
+            Ok(TypedDataParam(parsed))
         };
-        text_or_object(deserializer, EXPECTED, read, |fields| Ok(Self(fields)))
+        deserializer.deserialize_any(Forms {
+            expected: EXPECTED,
+            scalar: |given| text(given).map(READ),
+            object: Some(|fields| Ok(Self(fields))),
+        })
     }
 }

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::rpc::{
-    api::search::request::{Search, SearchPayload, SearchRequest, SignedParam},
+    api::search::request::{Search, SearchPayload, SearchRequest},
     params::{SelectorParam, ShapeLimits, parse},
 };
 use crate::{
@@ -16,7 +16,7 @@ use crate::{
     ledger::Selector,
     rpc::{
         api::simulate::{Payload, SimulationRequest, parse_presim_simulation},
-        json::hex::{Fixed, Number, Quantity},
+        json::hex::{Fixed, Number, Quantity, SignedNumber},
         protocol::{
             dialect::Dialect,
             error::{Result, RpcError},
@@ -116,7 +116,7 @@ enum EveryParam {
 #[schemars(rename = "Only")]
 struct OnlyParam {
     /// The objective above which answers are sent.
-    above: SignedParam,
+    above: SignedNumber,
 }
 
 /// Sends a connection the changes since a snapshot, and all later changes.
