@@ -41,21 +41,15 @@ impl ChainSpec {
     /// Returns the number of blocks by which the difficulty bomb is delayed at `number`.
     fn bomb_delay(&self, number: u64) -> u64 {
         let config = &self.config;
-        let is_active = |fork: Option<u64>| fork.is_some_and(|fork| fork <= number);
-        if is_active(config.gray_glacier_block) {
-            11_400_000 - 1
-        } else if is_active(config.arrow_glacier_block) {
-            10_700_000 - 1
-        } else if is_active(config.london_block) {
-            9_700_000 - 1
-        } else if is_active(config.muir_glacier_block) {
-            9_000_000 - 1
-        } else if is_active(config.constantinople_block) {
-            5_000_000 - 1
-        } else if is_active(config.byzantium_block) {
-            3_000_000 - 1
-        } else {
-            0
-        }
+        let delays = [
+            (config.gray_glacier_block, 11_400_000),
+            (config.arrow_glacier_block, 10_700_000),
+            (config.london_block, 9_700_000),
+            (config.muir_glacier_block, 9_000_000),
+            (config.constantinople_block, 5_000_000),
+            (config.byzantium_block, 3_000_000),
+        ];
+        let active = delays.iter().find(|(fork, _)| fork.is_some_and(|fork| fork <= number));
+        active.map_or(0, |(_, delay)| delay - 1)
     }
 }

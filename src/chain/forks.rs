@@ -267,23 +267,29 @@ pub fn set_forks(config: &mut ChainConfig, forks: &[ForkTime]) -> Result<(), Cha
     Ok(())
 }
 
+/// Sets the forks of Ethereum that activate at a block to the blocks that `at` returns, except the DAO's and the merge.
+pub(super) fn set_block_forks(config: &mut ChainConfig, at: impl Fn(EthereumHardfork) -> Option<u64>) {
+    use EthereumHardfork as Fork;
+    config.homestead_block = at(Fork::Homestead);
+    config.eip150_block = at(Fork::Tangerine);
+    (config.eip155_block, config.eip158_block) = (at(Fork::SpuriousDragon), at(Fork::SpuriousDragon));
+    config.byzantium_block = at(Fork::Byzantium);
+    config.constantinople_block = at(Fork::Constantinople);
+    // EIP-1283 gas metering, which only Constantinople has, is not supported.
+    config.petersburg_block = at(Fork::Constantinople);
+    config.istanbul_block = at(Fork::Istanbul);
+    config.muir_glacier_block = at(Fork::MuirGlacier);
+    config.berlin_block = at(Fork::Berlin);
+    config.london_block = at(Fork::London);
+    config.arrow_glacier_block = at(Fork::ArrowGlacier);
+    config.gray_glacier_block = at(Fork::GrayGlacier);
+}
+
 /// Activates Ethereum's forks up to `newest` in `config` from genesis, and removes the later ones.
 pub fn set_newest_fork(config: &mut ChainConfig, newest: EthereumHardfork) {
     use EthereumHardfork as Fork;
     let zero = |fork: Fork| (fork <= newest).then_some(0);
-    config.homestead_block = zero(Fork::Homestead);
-    config.eip150_block = zero(Fork::Tangerine);
-    (config.eip155_block, config.eip158_block) = (zero(Fork::SpuriousDragon), zero(Fork::SpuriousDragon));
-    config.byzantium_block = zero(Fork::Byzantium);
-    config.constantinople_block = zero(Fork::Constantinople);
-    // EIP-1283 gas metering, which only Constantinople has, is not supported.
-    config.petersburg_block = zero(Fork::Constantinople);
-    config.istanbul_block = zero(Fork::Istanbul);
-    config.muir_glacier_block = zero(Fork::MuirGlacier);
-    config.berlin_block = zero(Fork::Berlin);
-    config.london_block = zero(Fork::London);
-    config.arrow_glacier_block = zero(Fork::ArrowGlacier);
-    config.gray_glacier_block = zero(Fork::GrayGlacier);
+    set_block_forks(config, zero);
     config.merge_netsplit_block = zero(Fork::Paris);
     config.terminal_total_difficulty = zero(Fork::Paris).map(U256::from);
     config.terminal_total_difficulty_passed = newest >= Fork::Paris;

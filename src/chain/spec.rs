@@ -27,8 +27,8 @@ use revm::{
 use strum::VariantArray;
 
 use super::{
-    ChainSpecError, Family, ForkName as N, Natives, SealedBlock,
-    forks::ForkTimes,
+    ChainSpecError, Family, ForkName as N, ForkTime, Natives, SealedBlock,
+    forks::{ForkTimes, set_forks},
     op::{OpFork, OpStackParams},
 };
 
@@ -121,6 +121,20 @@ impl ChainSpec {
             fork_rules: ForkRules::default(),
             under: None,
         })
+    }
+
+    /// Reads the rules as [`new`](Self::new) does, with `forks` at other times than in `config`.
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of [`set_forks`] and [`new`](Self::new).
+    pub fn with_forks(
+        mut config: ChainConfig,
+        forks: &[ForkTime],
+        block_time: Duration,
+    ) -> Result<Self, ChainSpecError> {
+        set_forks(&mut config, forks)?;
+        Self::new(config, block_time)
     }
 
     /// Returns the geth-format `config` of the chain.
@@ -330,18 +344,14 @@ impl ChainSpec {
     /// Cancun and on the OP stack.
     pub fn blob_params(&self, timestamp: u64) -> Option<BlobParams> {
         if self.op_stack.is_some() {
-            None
-        } else if let Some(scheduled) = self.blobs.active_scheduled_params_at_timestamp(timestamp) {
-            Some(*scheduled)
-        } else if self.is_osaka_active_at_timestamp(timestamp) {
-            Some(self.blobs.osaka)
-        } else if self.is_prague_active_at_timestamp(timestamp) {
-            Some(self.blobs.prague)
-        } else if self.is_cancun_active_at_timestamp(timestamp) {
-            Some(self.blobs.cancun)
-        } else {
-            None
+            return None;
         }
+        let BlobScheduleBlobParams { osaka, prague, cancun, .. } = &self.blobs;
+        let by_fork = || {
+            let forks = [(N::Osaka, osaka), (N::Prague, prague), (N::Cancun, cancun)];
+            forks.into_iter().find(|(fork, _)| self.forks.is_active(*fork, timestamp)).map(|(_, params)| params)
+        };
+        self.blobs.active_scheduled_params_at_timestamp(timestamp).or_else(by_fork).copied()
     }
 
     /// Returns the base fee in wei of block `number` on `parent` (EIP-1559, or the OP stack's), `None` before London.

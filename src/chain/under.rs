@@ -1,7 +1,5 @@
 //! The rules of a chain under one of its forks, regardless of the time.
 
-use std::str::FromStr;
-
 use alloy_consensus::Header;
 use alloy_hardforks::EthereumHardfork;
 use revm::primitives::hardfork::SpecId;
@@ -22,29 +20,8 @@ pub struct UnknownFork {
     pub known: String,
 }
 
-/// A fork whose rules can be applied to a block. The first of each family is a fork by block number.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum RuledFork {
-    First(Family),
-    Timed(ForkName),
-}
-
-impl RuledFork {
-    fn name(self) -> &'static str {
-        match self {
-            Self::First(Family::Ethereum) => "paris",
-            Self::First(Family::OpStack) => "bedrock",
-            Self::Timed(fork) => fork.into(),
-        }
-    }
-
-    const fn index(self) -> usize {
-        match self {
-            Self::First(_) => 0,
-            Self::Timed(fork) => 1 + fork as usize,
-        }
-    }
-}
+/// A fork whose rules can be applied to a block. `None` is the first of the family, a fork by block number.
+type RuledFork = Option<ForkName>;
 
 impl ChainSpec {
     /// Returns the rules under the fork `name` at any time: that fork and all forks before it are active, and none
@@ -56,14 +33,10 @@ impl ChainSpec {
     /// Returns [`UnknownFork`] if the chain has no such fork, or presim does not execute its rules.
     pub fn under(&self, name: &str) -> Result<&Self, UnknownFork> {
         let unknown = || UnknownFork { name: name.to_owned(), known: self.ruled_fork_names().join(", ") };
-        let first = RuledFork::First(self.family());
-        let fork = match ForkName::from_str(name) {
-            Ok(fork) => RuledFork::Timed(fork),
-            Err(_) if name.eq_ignore_ascii_case(first.name()) => first,
-            Err(_) => return Err(unknown()),
-        };
-        let known = self.ruled_forks().any(|known| known == fork);
-        let cell = self.fork_rules.0.get(fork.index()).filter(|_| known).ok_or_else(unknown)?;
+        let mut forks = self.ruled_forks();
+        let fork = forks.find(|fork| name.eq_ignore_ascii_case(self.name_of(*fork))).ok_or_else(unknown)?;
+        let index = fork.map_or(0, |fork| 1 + fork as usize);
+        let cell = self.fork_rules.0.get(index).ok_or_else(unknown)?;
         if let Some(made) = cell.get() {
             return Ok(made);
         }
@@ -73,7 +46,15 @@ impl ChainSpec {
 
     /// Returns the names of the forks that [`under`](Self::under) accepts.
     pub fn ruled_fork_names(&self) -> Vec<&'static str> {
-        self.ruled_forks().map(RuledFork::name).collect()
+        self.ruled_forks().map(|fork| self.name_of(fork)).collect()
+    }
+
+    fn name_of(&self, fork: RuledFork) -> &'static str {
+        match (fork, self.family()) {
+            (Some(fork), _) => fork.into(),
+            (None, Family::Ethereum) => "paris",
+            (None, Family::OpStack) => "bedrock",
+        }
     }
 
     /// Returns the requested fork if these rules are the result of [`under`](Self::under).
@@ -89,7 +70,7 @@ impl ChainSpec {
         match (self.under, active.next()) {
             (Some(name), _) => name,
             (None, Some(fork)) => fork.into(),
-            (None, None) if family == Family::OpStack => RuledFork::First(family).name(),
+            (None, None) if family == Family::OpStack => self.name_of(None),
             (None, None) => match self.evm_fork(header) {
                 SpecId::FRONTIER => "frontier",
                 SpecId::HOMESTEAD => "homestead",
@@ -100,7 +81,7 @@ impl ChainSpec {
                 SpecId::ISTANBUL => "istanbul",
                 SpecId::BERLIN => "berlin",
                 SpecId::LONDON => "london",
-                _ => RuledFork::First(family).name(),
+                _ => self.name_of(None),
             },
         }
     }
@@ -112,31 +93,29 @@ impl ChainSpec {
             fork.is_executed() && (!fork.is_of_blobs() || self.config.blob_schedule.contains_key(<&str>::from(fork)))
         };
         let timed = ForkName::VARIANTS.iter().copied().filter(move |fork| fork.family() == family);
-        std::iter::once(RuledFork::First(family)).chain(timed.filter(move |fork| has_rules(fork)).map(RuledFork::Timed))
+        std::iter::once(None).chain(timed.filter(move |fork| has_rules(fork)).map(Some))
     }
 
     fn make_under(&self, fork: RuledFork) -> Result<Self, ChainSpecError> {
         let mut config = self.config.clone();
-        let family = self.family();
-        let has_blobs = self.config.blob_schedule.contains_key(fork.name());
+        let (family, name) = (self.family(), self.name_of(fork));
+        let has_blobs = self.config.blob_schedule.contains_key(name);
         if family == Family::Ethereum {
             set_newest_fork(&mut config, EthereumHardfork::Paris);
             config.dao_fork_support = false;
         }
         for other in ForkName::VARIANTS.iter().copied().filter(|other| other.family() == family) {
             let time = match fork {
-                RuledFork::Timed(newest) if other == newest || other.is_before(newest) => Some(0),
-                RuledFork::Timed(newest) if other.is_of_blobs() && newest.is_after_blobs() && !has_blobs => {
-                    self.forks.time(other)
-                }
-                RuledFork::Timed(_) | RuledFork::First(_) => None,
+                Some(newest) if other == newest || other.is_before(newest) => Some(0),
+                Some(newest) if other.is_of_blobs() && newest.is_after_blobs() && !has_blobs => self.forks.time(other),
+                _ => None,
             };
             other.write(&mut config, time);
         }
         let forks = ForkTimes::of(&config)?;
         let mut rules = Self::new(config, self.block_time)?;
-        rules.natives = Natives::of(&forks).under(fork.name(), &self.natives);
-        rules.under = Some(fork.name());
+        rules.natives = Natives::of(&forks).under(name, &self.natives);
+        rules.under = Some(name);
         rules.chain_id = self.chain_id.clone();
         rules.lifted = self.lifted;
         rules.wrapper = self.wrapper;

@@ -17,7 +17,7 @@ use std::time::Duration;
 use network::Network;
 pub use unknown::AnnouncedForks;
 
-use super::{ChainSpec, ChainSpecError, ForkTime, set_forks};
+use super::{ChainSpec, ChainSpecError, ForkTime};
 
 const NETWORKS: [&Network; 26] = [
     &ethereum::MAINNET,
@@ -63,14 +63,11 @@ impl ChainSpec {
     /// it follows.
     pub fn known_with(chain_id: u64, forks: &[ForkTime]) -> Option<Result<Self, ChainSpecError>> {
         let network = NETWORKS.into_iter().find(|network| network.id == chain_id)?;
-        let mut config = network.config();
-        let spec = set_forks(&mut config, forks)
-            .and_then(|()| Self::new(config, Duration::from_millis(network.block_ms)))
-            .map(|spec| match network.wrapper {
-                Some(wrapper) => spec.with_wrapper(wrapper),
-                None => spec,
-            });
-        Some(spec)
+        let spec = Self::with_forks(network.config(), forks, Duration::from_millis(network.block_ms));
+        Some(spec.map(|spec| match network.wrapper {
+            Some(wrapper) => spec.with_wrapper(wrapper),
+            None => spec,
+        }))
     }
 
     /// Returns the ids of the networks that presim knows.

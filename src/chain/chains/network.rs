@@ -1,13 +1,14 @@
 //! A network, and its genesis `config`.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, str::FromStr};
 
 use alloy_eips::eip7840::BlobParams;
 use alloy_genesis::ChainConfig;
+use alloy_hardforks::{EthereumHardfork, ForkCondition};
 use alloy_primitives::{Address, U256};
 use op_alloy::rpc_types::OpBaseFeeInfo;
 
-use crate::chain::{ForkName, family::OPTIMISM, op::BEDROCK};
+use crate::chain::{ForkName, family::OPTIMISM, forks::set_block_forks, op::BEDROCK};
 
 /// A network, with the constants of its rules.
 pub(super) struct Network {
@@ -17,17 +18,20 @@ pub(super) struct Network {
     /// The contract that wraps the native currency, if it is known and is not the OP stack's predeploy.
     pub wrapper: Option<Address>,
     pub rules: Rules,
-    /// The forks that activate at a time.
-    pub forks: &'static [(ForkName, u64)],
+    /// The forks of the OP stack, in the order of activation, and the times of the first of them. Empty on a chain of Ethereum's
+    /// family.
+    pub order: &'static [ForkName],
+    pub times: &'static [u64],
 }
 
 /// The constants in which the families differ.
 pub(super) enum Rules {
     Ethereum {
-        /// The deposit contract (EIP-6110).
-        deposits: Address,
-        /// Sets the forks that activate at a block.
-        blocks: fn(&mut ChainConfig),
+        /// The deposit contract (EIP-6110), if the chain has one.
+        deposits: Option<Address>,
+        /// The forks of Ethereum, in the order of activation. A fork by block number that is left out activates with the
+        /// one before it.
+        forks: &'static [(EthereumHardfork, ForkCondition)],
     },
     OpStack {
         /// The first block of Bedrock.
@@ -50,7 +54,7 @@ impl Network {
     pub fn config(&self) -> ChainConfig {
         let mut config = ChainConfig { chain_id: self.id, ..ChainConfig::default() };
         match self.rules {
-            Rules::Ethereum { deposits, blocks } => {
+            Rules::Ethereum { deposits, forks } => {
                 // These networks have the same blob parameter changes (EIP-7892).
                 let blobs = [
                     ("cancun", BlobParams::cancun()),
@@ -60,10 +64,30 @@ impl Network {
                     ("bpo2", BlobParams::bpo2()),
                 ];
                 config.blob_schedule = BTreeMap::from(blobs.map(|(name, params)| (name.to_owned(), params)));
-                config.deposit_contract_address = Some(deposits);
+                config.deposit_contract_address = deposits;
                 config.terminal_total_difficulty = Some(U256::ZERO);
                 config.terminal_total_difficulty_passed = true;
-                blocks(&mut config);
+                set_block_forks(&mut config, |fork| {
+                    forks.iter().rev().find(|(known, _)| *known <= fork).and_then(|(_, at)| at.block_number())
+                });
+                for (fork, at) in forks {
+                    match *at {
+                        // In a genesis there are no balances to move.
+                        ForkCondition::Block(number) if *fork == EthereumHardfork::Dao && number > 0 => {
+                            (config.dao_fork_block, config.dao_fork_support) = (Some(number), true);
+                        }
+                        ForkCondition::TTD { fork_block, total_difficulty, .. } => {
+                            config.merge_netsplit_block = fork_block.filter(|block| *block > 0);
+                            config.terminal_total_difficulty = Some(total_difficulty);
+                        }
+                        ForkCondition::Timestamp(time) => {
+                            if let Ok(fork) = ForkName::from_str(fork.name()) {
+                                fork.write(&mut config, Some(time));
+                            }
+                        }
+                        ForkCondition::Block(_) | ForkCondition::Never => {}
+                    }
+                }
             }
             Rules::OpStack { bedrock, elasticity, denominator, denominator_canyon } => {
                 let fees = OpBaseFeeInfo {
@@ -77,26 +101,9 @@ impl Network {
                 ForkName::Regolith.write(&mut config, Some(0));
             }
         }
-        for (fork, time) in self.forks {
+        for (fork, time) in self.order.iter().zip(self.times) {
             fork.write(&mut config, Some(*time));
         }
         config
     }
-}
-
-/// Sets all forks that activate at a block to the first.
-pub(super) const fn all_from_genesis(config: &mut ChainConfig) {
-    config.homestead_block = Some(0);
-    config.eip150_block = Some(0);
-    config.eip155_block = Some(0);
-    config.eip158_block = Some(0);
-    config.byzantium_block = Some(0);
-    config.constantinople_block = Some(0);
-    config.petersburg_block = Some(0);
-    config.istanbul_block = Some(0);
-    config.muir_glacier_block = Some(0);
-    config.berlin_block = Some(0);
-    config.london_block = Some(0);
-    config.arrow_glacier_block = Some(0);
-    config.gray_glacier_block = Some(0);
 }

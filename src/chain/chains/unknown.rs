@@ -8,7 +8,7 @@ use std::{
 
 use alloy_eips::{eip7840::BlobParams, eip7910::SystemContract};
 use alloy_genesis::ChainConfig;
-use alloy_hardforks::EthereumHardfork;
+use alloy_hardforks::{EthereumHardfork, ForkCondition};
 use alloy_primitives::Address;
 use revm::{
     precompile::{PrecompileSpecId, Precompiles},
@@ -16,11 +16,11 @@ use revm::{
 };
 use serde::Deserialize;
 
-use super::network::{Network, Rules, all_from_genesis};
+use super::network::{Network, Rules};
 use crate::chain::{
     ChainSpec, ChainSpecError, Family,
     ForkName::{self, *},
-    ForkTime, set_forks, set_newest_fork,
+    ForkTime, set_newest_fork,
 };
 
 /// The forks that `eth_config` covers and presim executes, oldest first, except forks that change only blob parameters.
@@ -133,9 +133,9 @@ fn contracts_of(fork: ForkName) -> impl Iterator<Item = SystemContract> {
 
 /// Returns the `config` of a chain of Ethereum's family whose forks by block number are all active from genesis.
 fn ethereum(chain_id: u64) -> ChainConfig {
-    let rules = Rules::Ethereum { deposits: Address::ZERO, blocks: all_from_genesis };
-    let network = Network { id: chain_id, block_ms: 0, wrapper: None, rules, forks: &[] };
-    ChainConfig { deposit_contract_address: None, ..network.config() }
+    let forks = &[(EthereumHardfork::Frontier, ForkCondition::ZERO_BLOCK)];
+    let rules = Rules::Ethereum { deposits: None, forks };
+    Network { id: chain_id, block_ms: 0, wrapper: None, rules, order: &[], times: &[] }.config()
 }
 
 impl ChainSpec {
@@ -144,7 +144,7 @@ impl ChainSpec {
     ///
     /// # Errors
     ///
-    /// Returns the errors of [`set_forks`] and [`new`](Self::new).
+    /// Returns the errors of [`with_forks`](Self::with_forks).
     pub fn announced(
         chain_id: u64,
         announced: &AnnouncedForks,
@@ -153,14 +153,14 @@ impl ChainSpec {
     ) -> Option<Result<Self, ChainSpecError>> {
         let mut config = ethereum(chain_id);
         announced.write(&mut config)?;
-        Some(set_forks(&mut config, forks).and_then(|()| Self::new(config, block_time)))
+        Some(Self::with_forks(config, forks, block_time))
     }
 
     /// Returns Ethereum's rules up to the fork `newest`, with `forks` at other times.
     ///
     /// # Errors
     ///
-    /// Returns the errors of [`set_forks`] and [`new`](Self::new).
+    /// Returns the errors of [`with_forks`](Self::with_forks).
     pub fn up_to(
         chain_id: u64,
         newest: EthereumHardfork,
@@ -169,8 +169,7 @@ impl ChainSpec {
     ) -> Result<Self, ChainSpecError> {
         let mut config = ethereum(chain_id);
         set_newest_fork(&mut config, newest);
-        set_forks(&mut config, forks)?;
-        Self::new(config, block_time)
+        Self::with_forks(config, forks, block_time)
     }
 
     /// Returns Ethereum's rules up to the newest of `forks` that is active from genesis, as its time 0 says, and from there on
@@ -178,12 +177,11 @@ impl ChainSpec {
     ///
     /// # Errors
     ///
-    /// Returns the errors of [`set_forks`] and [`new`](Self::new).
+    /// Returns the errors of [`with_forks`](Self::with_forks).
     pub fn of_forks(chain_id: u64, forks: &[ForkTime], block_time: Duration) -> Option<Result<Self, ChainSpecError>> {
         let mut config = ethereum(chain_id);
         let from_genesis = forks.iter().filter(|at| at.time == Some(0) && at.fork.family() == Family::Ethereum);
         let from_genesis = from_genesis.map(|at| at.fork.activate(&mut config, 0, 0)).count();
-        let spec = || set_forks(&mut config, forks).and_then(|()| Self::new(config, block_time));
-        (from_genesis > 0).then(spec)
+        (from_genesis > 0).then(|| Self::with_forks(config, forks, block_time))
     }
 }
