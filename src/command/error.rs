@@ -5,7 +5,7 @@ use std::process::ExitCode;
 /// The reason why a command that asks a node gives no result, or not the required one.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
-    /// A required call failed. The output says which.
+    /// A required call failed, which the output names, or a command of the wallet failed.
     #[error("{0}")]
     Failed(String),
     /// The input cannot be used: a flag, a file, or a value in it.
@@ -32,7 +32,7 @@ impl CommandError {
         }
     }
 
-    /// Returns the exit code: 1 if a required call failed, otherwise 2.
+    /// Returns the exit code: 1 if a required call or a command of the wallet failed, otherwise 2.
     pub fn exit_code(&self) -> ExitCode {
         match self {
             Self::Failed(_) => ExitCode::from(1),

@@ -123,40 +123,32 @@ fn target(text: &str, function: Option<&alloy_json_abi::Function>, call: &str) -
     let Some((target, values)) = text.split_once('=') else {
         return Err(input("expected PLACE=VALUES, as 0=1ether..100ether".to_owned()));
     };
-    let mut object = Map::new();
-    if target == "value" || target == "gas" || target == "gasPrice" {
-        object.insert("path".into(), json!(format!("{call}.{target}")));
+    let mut object = if target == "value" || target == "gas" || target == "gasPrice" {
+        json!({"path": format!("{call}.{target}")})
     } else if let Ok(argument) = target.parse::<usize>() {
         let function = function
             .ok_or_else(|| input("the number of an argument needs --sig: the function that takes it".to_owned()))?;
         let word = word_of(function, argument).ok_or_else(|| {
             input(format!("argument {argument} of {}: expected one that is a single number", function.signature()))
         })?;
-        object.insert("path".into(), json!(format!("{call}.data")));
-        object.insert("word".into(), json!(word));
+        json!({"path": format!("{call}.data"), "word": word})
     } else {
         return Err(input(format!("{target:?}: expected the number of an argument from 0, value, gas or gasPrice")));
-    }
+    };
     let number = |text: &str| amount("--vary", text.trim());
     match values.split_once("..") {
         Some((from, to)) => match to.split_once('/') {
             Some((to, points)) => {
                 let points: u32 =
                     points.trim().parse().map_err(|_| input(format!("{points:?}: expected a number of values")))?;
-                object.insert("from".into(), json!(number(from)?));
-                object.insert("to".into(), json!(number(to)?));
-                object.insert("points".into(), json!(points));
+                (object["from"], object["to"]) = (json!(number(from)?), json!(number(to)?));
+                object["points"] = json!(points);
             }
-            None => {
-                object.insert("maximize".into(), json!({"from": number(from)?, "to": number(to)?}));
-            }
+            None => object["maximize"] = json!({"from": number(from)?, "to": number(to)?}),
         },
-        None => {
-            let all = values.split(',').map(number).collect::<Result<Vec<_>, _>>()?;
-            object.insert("values".into(), json!(all));
-        }
+        None => object["values"] = json!(values.split(',').map(number).collect::<Result<Vec<_>, _>>()?),
     }
-    Ok(Value::Object(object))
+    Ok(object)
 }
 
 /// Searches, and shows the best variants and the simulation of the best one.

@@ -3,20 +3,20 @@
 mod show;
 
 use std::{
+    fmt::Display,
     io::{self, BufRead, BufReader, ErrorKind, IsTerminal, Read, Write},
     os::unix::net::UnixStream,
-    path::{Path, PathBuf},
+    path::Path,
     time::Duration,
 };
 
 use clap::Subcommand;
 use rustix::termios::{QueueSelector, tcflush};
-use serde::de::Error;
 
 use self::show::{entry, plain, quote, shortened, table};
+use super::error::CommandError;
 use crate::{
     objects, shown,
-    unix_socket::SocketError,
     wallet::{
         BatchId, DigestPrefix, Question, ReplacedBatch, ReplacementQuote,
         protocol::{Answer, Request},
@@ -77,59 +77,19 @@ pub enum WalletTask {
     },
 }
 
-/// The reason why a command has failed.
-#[derive(Debug, thiserror::Error)]
-pub enum ClientError {
-    /// The path of the socket is not valid.
-    #[error(transparent)]
-    Path(#[from] SocketError),
-    /// No node listens on the socket.
-    #[error(
-        "no node listens on {}: start one with this --data-dir, and with --wallet-approval ask, or with --upstream and --wallet-key-file",
-        path.display()
-    )]
-    Nobody { path: PathBuf },
-    /// The system denies access to the socket.
-    #[error("{}: permission denied: run this command as the user that the node runs as", path.display())]
-    Denied { path: PathBuf },
-    /// The connection failed.
-    #[error("{}: the node does not answer: {cause}", path.display())]
-    Broken { path: PathBuf, cause: io::Error },
-    /// The answer cannot be parsed, or does not fit the request.
-    #[error("{}: unexpected answer: {cause}: does the node run another version of presim?", path.display())]
-    Strange { path: PathBuf, cause: serde_json::Error },
-    /// The command or the node rejects the request, with this reason.
-    #[error("{0}")]
-    Refused(String),
-    /// No digest was given, and there is no terminal to ask on.
-    #[error(
-        "DIGEST: missing, and there is no terminal to ask on: expected the digest that `presim wallet list` shows, or its first eight digits"
-    )]
-    NoTerminal,
-    /// There is no terminal to watch on.
-    #[error("there is no terminal to ask on: scripts use `presim wallet list --json` and `presim wallet approve`")]
-    NoScreen,
-    /// The user did not confirm the approval of the batch with this id.
-    #[error("not approved: {0} still waits: reject it with `presim wallet reject`")]
-    NotApproved(String),
-    /// The user did not confirm the replacement of the transactions of the batch with this id.
-    #[error("not replaced: the transactions of {0} still wait")]
-    NotReplaced(String),
-    /// The user's answer cannot be read.
-    #[error("the terminal cannot be read: {0}")]
-    Read(io::Error),
-    /// The output cannot be written.
-    #[error("the answer cannot be written: {0}")]
-    Show(io::Error),
+/// Returns the error of a command that has failed for this reason.
+fn failed(reason: impl Display) -> CommandError {
+    CommandError::Failed(reason.to_string())
 }
 
 /// Sends the request of a task to the node of this data directory, and writes the answer to `out`.
 ///
 /// # Errors
-/// Returns [`ClientError::Nobody`] if no node listens, [`ClientError::Refused`] if the request is rejected, and the
-/// other variants of [`ClientError`] if the connection, the terminal or the output fails.
-pub fn run(data_dir: &Path, task: &WalletTask, out: &mut impl Write) -> Result<(), ClientError> {
-    let path = socket_path(data_dir)?;
+///
+/// Returns [`CommandError::Failed`] if no node listens, if the request is rejected, or if the connection, the terminal or the output
+/// fails.
+pub fn run(data_dir: &Path, task: &WalletTask, out: &mut impl Write) -> Result<(), CommandError> {
+    let path = socket_path(data_dir).map_err(failed)?;
     let request = match task {
         WalletTask::Approve { id, .. }
         | WalletTask::Reject { id }
@@ -137,13 +97,12 @@ pub fn run(data_dir: &Path, task: &WalletTask, out: &mut impl Write) -> Result<(
         | WalletTask::Cancel { id, .. }
             if id.len() > BatchId::MAX_LENGTH =>
         {
-            let text = format!("ID: {} bytes: a batch's id has {} at most", id.len(), BatchId::MAX_LENGTH);
-            return Err(ClientError::Refused(text));
+            return Err(failed(format!("ID: {} bytes: a batch's id has {} at most", id.len(), BatchId::MAX_LENGTH)));
         }
         WalletTask::List { .. } => Request::List {},
         WalletTask::Watch => return watch(&path, out),
         WalletTask::Approve { id, digest: Some(digest) } => {
-            let wrong = |error| ClientError::Refused(format!("DIGEST: {digest:?}: {error}"));
+            let wrong = |error| failed(format!("DIGEST: {digest:?}: {error}"));
             Request::Approve { id: id.clone(), digest: digest.parse::<DigestPrefix>().map_err(wrong)? }
         }
         WalletTask::Approve { id, digest: None } => confirm(&path, id, out)?,
@@ -168,7 +127,7 @@ pub fn run(data_dir: &Path, task: &WalletTask, out: &mut impl Write) -> Result<(
         }
         Answer::Waiting(list) if matches!(task, WalletTask::List { json: true }) => {
             let text = serde_json::to_string_pretty(&list).map(|text| shown::json(&text));
-            format!("{}\n", text.map_err(|cause| ClientError::Strange { path, cause })?)
+            format!("{}\n", text.map_err(|error| strange(&path, error))?)
         }
         Answer::Waiting(list) => table(&list),
         Answer::Shown(batch) => entry(&batch),
@@ -176,20 +135,22 @@ pub fn run(data_dir: &Path, task: &WalletTask, out: &mut impl Write) -> Result<(
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         // The reader of a pipe may close it early.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-        written => written.map_err(ClientError::Show),
+        written => written.map_err(unwritten),
     }
 }
 
 /// Shows a batch on the terminal, asks whether to approve it, and returns the request that approves exactly this batch.
-fn confirm(path: &Path, id: &str, out: &mut impl Write) -> Result<Request, ClientError> {
+fn confirm(path: &Path, id: &str, out: &mut impl Write) -> Result<Request, CommandError> {
     if !has_terminal() {
-        return Err(ClientError::NoTerminal);
+        return Err(failed(
+            "DIGEST: missing, and there is no terminal to ask on: expected the digest that `presim wallet list` shows, or its first eight digits",
+        ));
     }
     let Answer::Shown(batch) = ask(path, &Request::Show { id: id.to_owned() })? else {
         return Err(strange(path, "expected a batch"));
     };
     if !agrees(&format!("{}\napprove it? [y/N] ", entry(&batch)), out)? {
-        return Err(ClientError::NotApproved(shortened(&batch.asked.id)));
+        return Err(not_approved(&batch));
     }
     Ok(approval(&batch))
 }
@@ -202,28 +163,30 @@ fn confirm_replacement(
     cancels: bool,
     yes: bool,
     out: &mut impl Write,
-) -> Result<Request, ClientError> {
+) -> Result<Request, CommandError> {
     let Answer::Quoted(found) = ask(path, &Request::Quote { id: id.to_owned(), cancels })? else {
         return Err(strange(path, "expected the fees of a replacement"));
     };
     show(out, &quote(&found))?;
     if !yes && has_terminal() && !agrees("sign it? [y/N] ", out)? {
-        return Err(ClientError::NotReplaced(shortened(&found.id)));
+        return Err(failed(format!("not replaced: the transactions of {} still wait", shortened(&found.id))));
     }
     let ReplacementQuote { id, bounds, .. } = found;
     Ok(if cancels { Request::Cancel { id, bounds } } else { Request::Bump { id, bounds } })
 }
 
 /// Asks a question on the terminal. Returns whether the answer is yes.
-fn agrees(question: &str, out: &mut impl Write) -> Result<bool, ClientError> {
+fn agrees(question: &str, out: &mut impl Write) -> Result<bool, CommandError> {
     show(out, question)?;
     Ok(matches!(line()?.as_str(), "y" | "yes"))
 }
 
 /// Shows each batch as it arrives, asks whether to approve it, and sends the decision. Returns at the end of the input.
-fn watch(path: &Path, out: &mut impl Write) -> Result<(), ClientError> {
+fn watch(path: &Path, out: &mut impl Write) -> Result<(), CommandError> {
     if !has_terminal() {
-        return Err(ClientError::NoScreen);
+        return Err(failed(
+            "there is no terminal to ask on: scripts use `presim wallet list --json` and `presim wallet approve`",
+        ));
     }
     let mut from = 0;
     // The first answer arrives at once if a batch waits. It is an error if no node listens.
@@ -238,23 +201,22 @@ fn watch(path: &Path, out: &mut impl Write) -> Result<(), ClientError> {
         show(out, &entry(&batch))?;
         let request = loop {
             // An answer that was typed before the question was shown is none.
-            tcflush(io::stdin(), QueueSelector::IFlush).map_err(|error| ClientError::Read(error.into()))?;
+            tcflush(io::stdin(), QueueSelector::IFlush).map_err(unread)?;
             show(out, "\napprove it? [y/n] ")?;
             match line()?.as_str() {
                 "y" | "yes" => break approval(&batch),
                 "n" | "no" => break Request::Reject { id: batch.asked.id.as_str().to_owned() },
                 // The end of the input.
-                "" => return Err(ClientError::NotApproved(shortened(&batch.asked.id))),
+                "" => return Err(not_approved(&batch)),
                 _ => {}
             }
         };
-        let done = match ask(path, &request) {
-            Ok(Answer::Approved { id }) => format!("approved {}\n", shortened(&id)),
-            Ok(Answer::Rejected { id }) => format!("rejected {}\n", shortened(&id)),
+        let done = match exchange(path, &request)? {
+            Answer::Approved { id } => format!("approved {}\n", shortened(&id)),
+            Answer::Rejected { id } => format!("rejected {}\n", shortened(&id)),
             // The batch was withdrawn, its time was up, or another approver was faster.
-            Err(ClientError::Refused(message)) => format!("not decided: {}\n", shown::printable(&message)),
-            Err(error) => return Err(error),
-            Ok(_) => return Err(strange(path, "expected a decision")),
+            Answer::Error { message } => format!("not decided: {}\n", shown::printable(&message)),
+            _ => return Err(strange(path, "expected a decision")),
         };
         show(out, &done)?;
     }
@@ -269,37 +231,62 @@ fn has_terminal() -> bool {
     io::stdin().is_terminal() && io::stdout().is_terminal()
 }
 
-fn show(out: &mut impl Write, text: &str) -> Result<(), ClientError> {
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(ClientError::Show)
+fn show(out: &mut impl Write, text: &str) -> Result<(), CommandError> {
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(unwritten)
+}
+
+fn unwritten(error: io::Error) -> CommandError {
+    failed(format!("the answer cannot be written: {error}"))
+}
+
+fn unread(error: impl Display) -> CommandError {
+    failed(format!("the terminal cannot be read: {error}"))
+}
+
+fn not_approved(batch: &Question) -> CommandError {
+    let id = shortened(&batch.asked.id);
+    failed(format!("not approved: {id} still waits: reject it with `presim wallet reject`"))
 }
 
 /// Reads a line from the terminal, in lower case. At the end of the input it is empty; a line without text is a space.
-fn line() -> Result<String, ClientError> {
+fn line() -> Result<String, CommandError> {
     let mut line = String::new();
-    io::stdin().lock().take(MAX_LINE).read_line(&mut line).map_err(ClientError::Read)?;
+    io::stdin().lock().take(MAX_LINE).read_line(&mut line).map_err(unread)?;
     match line.trim() {
         "" if !line.is_empty() => Ok(" ".to_owned()),
         text => Ok(text.to_ascii_lowercase()),
     }
 }
 
-fn strange(path: &Path, expected: &str) -> ClientError {
-    ClientError::Strange { path: path.into(), cause: serde_json::Error::custom(expected) }
+fn strange(path: &Path, problem: impl Display) -> CommandError {
+    let path = path.display();
+    failed(format!("{path}: unexpected answer: {problem}: does the node run another version of presim?"))
 }
 
-fn ask(path: &Path, request: &Request) -> Result<Answer, ClientError> {
-    let broken = |cause| ClientError::Broken { path: path.into(), cause };
-    let strange = |cause| ClientError::Strange { path: path.into(), cause };
-    let mut stream = UnixStream::connect(path).map_err(|cause| match cause.kind() {
-        ErrorKind::NotFound | ErrorKind::ConnectionRefused | ErrorKind::NotADirectory => {
-            ClientError::Nobody { path: path.into() }
+/// Returns the answer to a request that the node accepts.
+fn ask(path: &Path, request: &Request) -> Result<Answer, CommandError> {
+    match exchange(path, request)? {
+        Answer::Error { message } => Err(failed(message)),
+        answer => Ok(answer),
+    }
+}
+
+/// Sends a request, and returns the answer.
+fn exchange(path: &Path, request: &Request) -> Result<Answer, CommandError> {
+    let shown = path.display();
+    let broken = |error: io::Error| failed(format!("{shown}: the node does not answer: {error}"));
+    let mut stream = UnixStream::connect(path).map_err(|error| match error.kind() {
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused | ErrorKind::NotADirectory => failed(format!(
+            "no node listens on {shown}: start one with this --data-dir, and with --wallet-approval ask, or with --upstream and --wallet-key-file"
+        )),
+        ErrorKind::PermissionDenied => {
+            failed(format!("{shown}: permission denied: run this command as the user that the node runs as"))
         }
-        ErrorKind::PermissionDenied => ClientError::Denied { path: path.into() },
-        _ => broken(cause),
+        _ => broken(error),
     })?;
     stream.set_read_timeout(Some(ANSWER_TIMEOUT)).map_err(broken)?;
     stream.set_write_timeout(Some(ANSWER_TIMEOUT)).map_err(broken)?;
-    let mut line = serde_json::to_vec(request).map_err(strange)?;
+    let mut line = serde_json::to_vec(request).map_err(|error| strange(path, error))?;
     line.push(b'\n');
     stream.write_all(&line).map_err(broken)?;
     let mut answer = Vec::new();
@@ -307,8 +294,5 @@ fn ask(path: &Path, request: &Request) -> Result<Answer, ClientError> {
     if answer.last() != Some(&b'\n') {
         return Err(broken(ErrorKind::UnexpectedEof.into()));
     }
-    match objects::from_slice(&answer).map_err(strange)? {
-        Answer::Error { message } => Err(ClientError::Refused(message)),
-        answer => Ok(answer),
-    }
+    objects::from_slice(&answer).map_err(|error| strange(path, error))
 }

@@ -2,6 +2,7 @@
 //! no terminal obeys them and none looks like a line of presim's.
 
 use alloy_primitives::{Bytes, U256};
+use comfy_table::{Table, presets::NOTHING};
 
 use crate::{
     shown::{self, escaped, printable, quoted},
@@ -84,35 +85,22 @@ fn add_batch(text: &mut String, batch: &AskedBatch) {
     let plural = if batch.transactions == 1 { "" } else { "s" };
     let fees = fees(batch.most_fees, batch.data_fees);
     text.push_str(&format!("  signs    {} transaction{plural}, {fees}\n", batch.transactions));
-    let rows: Vec<[String; 6]> =
-        std::iter::once(["#", "TO", "ETHER", "DATA", "GAS LIMIT", "SIMULATION"].map(str::to_owned))
-            .chain(batch.calls.iter().enumerate().map(|(index, call)| {
-                let to = call.to.map_or_else(|| "(creates a contract)".to_owned(), |to| to.to_string());
-                let gas_limit = call.gas_limit.map_or_else(|| "-".to_owned(), |gas| gas.to_string());
-                [
-                    (index + 1).to_string(),
-                    to,
-                    ether(call.value),
-                    data(&call.data),
-                    gas_limit,
-                    escaped(&call.outcome, "\\"),
-                ]
-            }))
-            .collect();
-    let mut widths = [0; 6];
-    for row in &rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.chars().count());
-        }
+    // Each call has one line, however wide the terminal is.
+    let mut table = Table::new();
+    table.load_style(NOTHING).set_header(["#", "TO", "ETHER", "DATA", "GAS LIMIT", "SIMULATION"]);
+    for (index, call) in batch.calls.iter().enumerate() {
+        let to = call.to.map_or_else(|| "(creates a contract)".to_owned(), |to| to.to_string());
+        let gas_limit = call.gas_limit.map_or_else(|| "-".to_owned(), |gas| gas.to_string());
+        let (number, outcome) = ((index + 1).to_string(), escaped(&call.outcome, "\\"));
+        table.add_row([number, to, ether(call.value), data(&call.data), gas_limit, outcome]);
     }
-    // The first row is the heading, which has no words.
+    // The first line is the heading, which has no words.
     let words = std::iter::once([].as_slice()).chain(batch.calls.iter().map(|call| call.words.as_slice()));
-    for (row, words) in rows.iter().zip(words) {
-        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}"));
-        let line = cells.collect::<Vec<_>>().join("  ");
-        text.push_str(&format!("  {}\n", line.trim_end()));
+    let width = batch.calls.len().to_string().len();
+    for (line, words) in table.lines().zip(words) {
+        text.push_str(&format!(" {}\n", line.trim_end()));
         for line in words {
-            text.push_str(&format!("  {:width$}  = {}\n", "", printable(line), width = widths[0]));
+            text.push_str(&format!("  {:width$}  = {}\n", "", printable(line)));
         }
     }
     add_lines(text, "assets", batch.assets.iter().map(|line| printable(line)));
