@@ -45,7 +45,6 @@ use tokio::{
 };
 
 use self::{
-    live::UpstreamParts,
     ports::Ports,
     start::{Beginning, Start, begin},
     state_cache::StateCache,
@@ -181,33 +180,32 @@ impl Node {
             Beginning { config: &config, codes: &codes, store: &store, metrics: &metrics, reason, console: &console };
         let mut talking = None;
         let mut cache = None;
-        let (start, beside) = if let Some(servers) = &config.fleet.follow {
+        let start = if let Some(servers) = &config.fleet.follow {
             let runtime = talking.insert(talking_threads("presim-fleet")?);
-            (fleet::follow(beginning, servers, runtime)?, None)
+            fleet::follow(beginning, servers, runtime)?
         } else if let Some(endpoint) = &config.live.upstream {
             start::check_foreign(&store)?;
             let runtime = talking.insert(talking_threads("presim-upstream")?);
             let epoch = epoch::take(&store, 0, SystemClock::default().unix())?;
-            let (start, beside, stored) = runtime.block_on(live::begin(endpoint, beginning, epoch))?;
+            let (start, stored) = runtime.block_on(live::begin(endpoint, beginning, epoch))?;
             cache = stored;
-            let start = match &config.fleet.publish {
+            match &config.fleet.publish {
                 None => start.into(),
                 Some(servers) => runtime
                     .block_on(async {
-                        let genesis = live::genesis(&beside.upstream, &config).await;
+                        let genesis = live::genesis(&start.source.upstream, &config).await;
                         fleet::publish(beginning, servers, start, genesis).await
                     })
                     .wrap_err_with(|| format!("--publish {servers}"))?,
-            };
-            (start, Some(Arc::new(beside)))
+            }
         } else if let Some(endpoint) = &config.test_chain.fork_url {
             let runtime = talking.insert(talking_threads("presim-upstream")?);
             let epoch = epoch::take(&store, 0, SystemClock::default().unix())?;
             let (start, stored) = runtime.block_on(fork::begin(endpoint, beginning, epoch))?;
             cache = stored;
-            (start, None)
+            start
         } else {
-            (begin(beginning)?, None)
+            begin(beginning)?
         };
         reason.set("it starts its threads");
         let snapshots = start.snapshots.clone();
@@ -224,20 +222,7 @@ impl Node {
         };
         let contracts = info.contracts();
         let cache = cache.map(Arc::new);
-        let parts = Parts {
-            ports,
-            console: Some(console).filter(|_| config.testing),
-            config,
-            codes,
-            start,
-            beside,
-            cache,
-            store,
-            keyed,
-            access,
-            metrics,
-            contracts,
-        };
+        let parts = Parts { ports, console, config, codes, start, cache, store, keyed, access, metrics, contracts };
         let mut node = Self::spawn(parts, info)?;
         node.beside = talking;
         Ok(node)
@@ -349,11 +334,10 @@ fn load_kzg_settings_beside() {
 struct Parts {
     ports: Ports,
     /// The place where the lines of contracts under test go.
-    console: Option<ConsoleOutput>,
+    console: ConsoleOutput,
     config: Config,
     codes: Arc<CodeCache>,
     start: Start,
-    beside: Option<Arc<UpstreamParts>>,
     cache: Option<Arc<StateCache>>,
     store: Store,
     /// The accounts of key files.
@@ -384,8 +368,7 @@ struct Actors {
 
 impl Actors {
     async fn start(parts: Parts) -> eyre::Result<Self> {
-        let Parts { ports, console, config, codes, start, beside, cache, store, keyed, access, metrics, contracts } =
-            parts;
+        let Parts { ports, console, config, codes, start, cache, store, keyed, access, metrics, contracts } = parts;
         let Start { spec, snapshots, source, sink, testing, accounts, fleet: membership, remote, .. } = start;
         let (executor, workers) = Executor::prepare(
             ExecutorConfig {
@@ -446,9 +429,12 @@ impl Actors {
         tokio::spawn(announce(subscriptions.clone(), snapshots.clone(), pool.clone(), config.live.late()));
         let signers = Accounts::new(accounts, keyed);
         let sends = !config.wallet_key_file.is_empty();
-        let sending = beside.as_ref().zip(remote.as_ref()).filter(|_| sends).map(|(beside, remote)| {
-            let (upstream, fetcher) = (beside.upstream.clone(), remote.clone());
-            Arc::new(Sending::new(upstream, fetcher, config.sending(), spec.family(), &metrics))
+        // A replica does not send.
+        let fetcher =
+            remote.as_ref().filter(|_| sends && config.live.upstream.is_some() && config.fleet.follow.is_none());
+        let sending = fetcher.and_then(|fetcher| {
+            let (upstream, family) = (fetcher.upstream()?, spec.family());
+            Some(Arc::new(Sending::new(upstream, fetcher.clone(), config.sending(), family, &metrics)))
         });
         let wallet = parts::wallet(&config, &spec, &codes, &pool, signers, approvals.clone(), store);
         let wallet = Arc::new(Wallet { sending, ..wallet });
@@ -466,7 +452,7 @@ impl Actors {
             codes,
             pool,
             impersonated: Impersonated::new(config.testing_limit as usize, config.test_chain.auto_impersonate),
-            console,
+            console: Some(console).filter(|_| config.testing),
             filters: Filters::new(config.max_filters as usize),
             divergences: snapshots.divergences.clone(),
             wallet,
@@ -503,9 +489,6 @@ impl Actors {
         let watches = Watches::new(limits, &executor, subscriptions.clone(), &metrics);
         if let Some(cache) = &cache {
             tokio::spawn(cache.clone().store_regularly());
-        }
-        if let Some(beside) = beside {
-            tokio::spawn(beside.watch_forks());
         }
         let remote = remote.map(|fetcher| {
             tokio::spawn(live::show_remote(&metrics, snapshots.clone()));

@@ -228,6 +228,16 @@ impl BlockHashes {
     /// The number of blocks whose hashes the opcode can read.
     pub const DEPTH: usize = 256;
 
+    /// Returns the hashes of a block and of its parent.
+    pub fn of(header: &Sealed<Header>) -> Self {
+        let mut hashes = Self::default();
+        if let Some(parent) = header.number.checked_sub(1) {
+            hashes.push(parent, header.parent_hash);
+        }
+        hashes.push(header.number, header.hash());
+        hashes
+    }
+
     /// Returns the hash of block `number`, or `None` if the block is not among the last 256.
     pub fn get(&self, number: u64) -> Option<B256> {
         self.0.get(&number).copied()

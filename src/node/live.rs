@@ -12,7 +12,7 @@ use super::{
     state_cache::StateCache,
 };
 use crate::{
-    chain::{BlockHashes, ChainSpec, Family, L1_BLOCK, set_forks},
+    chain::{ChainSpec, Family, L1_BLOCK, set_forks},
     config::{Config, Endpoint},
     ledger::{FeedProblem, FeedState, Record, SnapshotId, Snapshots, Tags, Verified},
     objects,
@@ -60,27 +60,13 @@ impl From<LiveStart> for Start {
     }
 }
 
-/// The parts of a node that concern its upstream.
-#[derive(Debug)]
-pub struct UpstreamParts {
-    /// The upstream.
-    pub upstream: Arc<Upstream>,
-    /// The rules of its chain.
-    spec: ChainSpec,
-    /// The time between two questions for its forks.
-    forks_every: Duration,
-    /// The time-out of a question that is not essential.
-    soon: Duration,
-}
-
-impl UpstreamParts {
-    /// Asks the upstream for its forks at intervals, because it may be upgraded, until it has one that presim does not know.
-    pub async fn watch_forks(self: Arc<Self>) {
-        let mut ask = tokio::time::interval_at(tokio::time::Instant::now() + self.forks_every, self.forks_every);
-        while self.upstream.newer_fork().is_none() {
-            ask.tick().await;
-            check_for_newer_forks(&self.upstream, &self.spec, Instant::now() + self.soon).await;
-        }
+/// Asks the upstream for its forks at these intervals, because it may be upgraded, until it has one that presim does not know. An answer
+/// may take `timeout`.
+async fn watch_forks(upstream: Arc<Upstream>, spec: ChainSpec, every: Duration, timeout: Duration) {
+    let mut ask = tokio::time::interval_at(Instant::now() + every, every);
+    while upstream.newer_fork().is_none() {
+        ask.tick().await;
+        check_for_newer_forks(&upstream, &spec, Instant::now() + timeout).await;
     }
 }
 
@@ -116,7 +102,7 @@ pub async fn begin(
     endpoint: &Endpoint,
     beginning: Beginning<'_>,
     epoch: u64,
-) -> eyre::Result<(LiveStart, UpstreamParts, Option<StateCache>)> {
+) -> eyre::Result<(LiveStart, Option<StateCache>)> {
     let Beginning { config, codes, store, metrics, reason, .. } = beginning;
     let dir = store.directory();
     let deadline = Instant::now() + START_TIMEOUT;
@@ -174,18 +160,13 @@ pub async fn begin(
             "the stored cache of the upstream's state was restored"
         );
     }
-    let mut hashes = BlockHashes::default();
-    if let Some(parent) = number.checked_sub(1) {
-        hashes.push(parent, head.header.parent_hash);
-    }
-    hashes.push(number, hash);
     let feed = match live.flashblocks {
         Some(_) => FeedState::Degraded(FeedProblem::Connecting),
         None if hash != newest => FeedState::Degraded(FeedProblem::Connecting),
         None => FeedState::live(spec.block_time()),
     };
     // Nothing of the first block was executed here.
-    let mut first = canonical_snapshot(view, head, receipts, hashes).with_verified(Verified::None);
+    let mut first = canonical_snapshot(view, head, receipts).with_verified(Verified::None);
     first.id = SnapshotId::begin(epoch);
     let snapshots = Arc::new(Snapshots::new(first, feed, config.retention()));
     snapshots.apply(Record::Tags(Tags::default()))?;
@@ -218,15 +199,11 @@ pub async fn begin(
         gap: gap(between),
         late: live.late().wait,
     };
-    let beside = UpstreamParts {
-        upstream: upstream.clone(),
-        spec: spec.clone(),
-        forks_every: Duration::from_secs(live.upstream_forks_s.into()),
-        soon: 2 * live.timeout(),
-    };
+    let forks_every = Duration::from_secs(live.upstream_forks_s.into());
+    tokio::spawn(watch_forks(upstream.clone(), spec.clone(), forks_every, 2 * live.timeout()));
     let cache = dir.map(|dir| StateCache::new(snapshots.clone(), dir.clone(), None));
     let source = LiveSource { spec: spec.clone(), upstream, fetcher, heads, flashblocks, limits };
-    Ok((LiveStart { spec, snapshots, source }, beside, cache))
+    Ok((LiveStart { spec, snapshots, source }, cache))
 }
 
 /// Checks that the upstream proves its state, because without proofs all its values would be rejected. Any error except

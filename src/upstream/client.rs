@@ -64,8 +64,8 @@ tokio::task_local! {
     static PATIENT: ();
 }
 
-/// Runs `work`. Its calls leave some of the permits to other calls.
-pub(super) async fn patiently<T>(work: impl Future<Output = T>) -> T {
+/// Runs work for a client. Its calls leave some of the permits to the calls for blocks, so that clients do not delay those.
+pub async fn patiently<T>(work: impl Future<Output = T>) -> T {
     PATIENT.scope((), work).await
 }
 

@@ -152,21 +152,6 @@ impl Fetcher {
         Ok(held)
     }
 
-    /// Fetches for a client, as [`fetch`](Self::fetch) does, but leaves some of the upstream's permits to blocks, so
-    /// that clients do not delay them.
-    ///
-    /// # Errors
-    ///
-    /// Returns the errors of [`fetch`](Self::fetch).
-    pub async fn fetch_for_client(
-        self: &Arc<Self>,
-        missed: &Missed,
-        hints: Option<&Hints>,
-        deadline: Instant,
-    ) -> Result<Held, FetchError> {
-        patiently(self.fetch(missed, hints, deadline)).await
-    }
-
     async fn fetch_at(
         self: &Arc<Self>,
         view: &RemoteView,

@@ -35,11 +35,6 @@ pub struct Heads {
     task: JoinSet<()>,
 }
 
-/// The task that follows an upstream's newest block has ended, which is a bug in presim.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the task that follows the upstream's newest block has ended")]
-pub struct HeadsEnded;
-
 impl Heads {
     /// The pause before a block that could not be followed is retried.
     const RETRY_PAUSE: Duration = Duration::from_millis(250);
@@ -67,23 +62,17 @@ impl Heads {
         *self = Self::follow_on(self.runtime.clone(), self.upstream.clone(), newest, self.every);
     }
 
-    /// Waits for a new block, new tags, or the time to look again. Returns the tags if they have changed.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`HeadsEnded`] if nothing will change any more.
-    pub async fn changed(&mut self) -> Result<Option<Tags>, HeadsEnded> {
+    /// Waits for a new block, new tags, or the time to look again. Returns the tags if they have changed, and `None` if the task that
+    /// follows the upstream has ended, which is a bug in presim.
+    pub async fn changed(&mut self) -> Option<Option<Tags>> {
         let due = self.retry_at.unwrap_or_else(Instant::now);
         tokio::select! {
-            changed = self.newest.changed() => changed.map(|()| None).map_err(|_| HeadsEnded),
+            changed = self.newest.changed() => changed.ok().map(|()| None),
             () = tokio::time::sleep_until(due), if self.retry_at.is_some() => {
                 self.retry_at = None;
-                Ok(None)
+                Some(None)
             }
-            changed = self.tags.changed() => match changed {
-                Ok(()) => Ok(Some(*self.tags.borrow_and_update())),
-                Err(_) => Err(HeadsEnded),
-            },
+            changed = self.tags.changed() => changed.ok().map(|()| Some(*self.tags.borrow_and_update())),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    chain::{BlockHashes, ChainSpec},
+    chain::ChainSpec,
     ledger::{FeedProblem, FeedState, Retention, Snapshots},
     source::live::{
         FlashblockSource, LiveLimits, LiveSource, canonical_snapshot,
@@ -48,9 +48,7 @@ impl SimFollowing {
         let upstream = Arc::new(Upstream::over(client, config, metrics));
         let head = UpstreamBlock::read(&first.json.to_string(), spec.family(), |_, _| None).await.expect("a block");
         let view = RemoteState::begin(RemoteSettings::of_bytes(1 << 24), first.number, first.hash);
-        let mut hashes = BlockHashes::default();
-        hashes.push(first.number, first.hash);
-        let begun = canonical_snapshot(view, head, AnnouncedReceipts::Whole(Vec::new()), hashes);
+        let begun = canonical_snapshot(view, head, AnnouncedReceipts::Whole(Vec::new()));
         let snapshots = Arc::new(Snapshots::new(begun, FeedState::Degraded(FeedProblem::Connecting), kept));
         let fetch =
             FetcherConfig { wave_timeout: Duration::from_secs(10), verify_proofs: false, max_in_flight: 1 << 16 };

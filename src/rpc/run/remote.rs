@@ -20,7 +20,7 @@ use crate::{
     scheduler::FetchMissed,
     state::{FetchError, Held, Missed},
     telemetry::Counter,
-    upstream::{Ask, Fetcher, Hints, Refusal, Upstream, UpstreamError},
+    upstream::{Ask, Fetcher, Hints, Refusal, Upstream, UpstreamError, patiently},
 };
 
 /// The completion of state that requests need and the cache does not have.
@@ -72,7 +72,7 @@ impl FetchMissed for UpstreamGateway {
     ) -> BoxFuture<'a, Result<Held, FetchError>> {
         Box::pin(async move {
             let hints = params.map(Hints::of);
-            self.fetcher.fetch_for_client(missed, hints.as_ref(), deadline.into()).await
+            patiently(self.fetcher.fetch(missed, hints.as_ref(), deadline.into())).await
         })
     }
 }

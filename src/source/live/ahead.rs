@@ -33,15 +33,26 @@ struct DoneSubBlock {
     snapshot: Snapshot,
 }
 
-/// The reason why a sub-block waits.
+/// The reason why a sub-block is not executed.
 enum Unready {
     /// State is missing.
     Missed(Missed),
     /// The block that it is built on is being imported.
     NoParent,
+    /// The sub-block cannot be executed.
+    Failed(LiveError),
 }
 
-/// A run on the state for a sub-block, or the reason why there is none yet.
+impl<E> From<E> for Unready
+where
+    LiveError: From<E>,
+{
+    fn from(error: E) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+/// A run on the state for a sub-block, or the reason why there is none.
 type Begun = Result<Box<SubBlockRun>, Unready>;
 
 impl Live {
@@ -49,7 +60,7 @@ impl Live {
     pub(super) fn apply_actions(&mut self, actions: Vec<Action>, received: Instant) {
         for action in actions {
             match action {
-                Action::Open { number, flashblock } | Action::Extend { number, flashblock } => {
+                Action::Add { number, flashblock } => {
                     self.cut_since = None;
                     self.queue.push(number, flashblock, received);
                 }
@@ -57,17 +68,17 @@ impl Live {
                 // The rules have dropped the block. Its canonical block is imported by the caller.
                 Action::Replace { number, by } => {
                     self.counts.record_outcome(number.., BlockFate::Replaced(by));
-                    self.queue.drop_from(number);
+                    self.queue.0.retain(|waiting| waiting.number < number);
                 }
                 Action::Retire { number } => {
                     self.counts.record_outcome(number..=number, BlockFate::Canonical);
-                    self.queue.drop_to(number);
+                    self.queue.0.retain(|waiting| waiting.number > number);
                 }
                 Action::Ignore(_) => {}
             }
         }
         if self.queue.bytes() > self.chain.limits.held {
-            tracing::warn!(waiting = self.queue.len(), "Flashblocks arrive faster than they are applied");
+            tracing::warn!(waiting = self.queue.0.len(), "Flashblocks arrive faster than they are applied");
             self.fail(FeedProblem::TooLate);
         }
     }
@@ -82,7 +93,7 @@ impl Live {
 
     fn fall_back(&mut self, problem: FeedProblem) {
         self.counts.record_outcome(.., BlockFate::Dropped);
-        self.queue.clear();
+        self.queue.0.clear();
         self.cut_since = None;
         self.go_back(self.feed.snapshots.load().head().number(), problem);
     }
@@ -92,18 +103,18 @@ impl Live {
         if !self.queue.can_run() {
             return self.prefetch_next();
         }
-        let Some(mut first) = self.queue.pop() else { return };
+        let Some(mut first) = self.queue.0.pop_front() else { return };
         match LiveError::unless_panicked(|| self.advance(&mut first)) {
-            Ok(Ok(done)) => self.publish(*done, &first),
-            Ok(Err(Unready::Missed(missed))) => {
+            Ok(done) => self.publish(done, &first),
+            Err(Unready::Missed(missed)) => {
                 self.fetch_for(&mut first, missed);
-                self.queue.put_back(first);
+                self.queue.0.push_front(first);
             }
-            Ok(Err(Unready::NoParent)) => {
+            Err(Unready::NoParent) => {
                 first.lacks_parent = true;
-                self.queue.put_back(first);
+                self.queue.0.push_front(first);
             }
-            Err(error) => {
+            Err(Unready::Failed(error)) => {
                 tracing::warn!(%error, block = first.number, index = first.flashblock.index, "a Flashblock is not applied");
                 if !matches!(error, LiveError::Transaction { .. }) {
                     self.diverged(first.number, Some(first.flashblock.index), &error);
@@ -114,13 +125,10 @@ impl Live {
     }
 
     /// Continues the execution of a sub-block, and checks the result, or returns the reason why it waits.
-    fn advance(&self, first: &mut WaitingSubBlock) -> Result<Result<Box<DoneSubBlock>, Unready>, LiveError> {
+    fn advance(&self, first: &mut WaitingSubBlock) -> Result<DoneSubBlock, Unready> {
         let mut begun = match first.begun.take() {
             Some(begun) => begun,
-            None => match self.begin(first)? {
-                Ok(begun) => begun,
-                Err(unready) => return Ok(Err(unready)),
-            },
+            None => self.begin(first)?,
         };
         let transactions = first.transactions()?;
         let again = begun.again.len();
@@ -132,7 +140,7 @@ impl Live {
             LiveError::unless_executable(&missed)?;
             if !missed.is_empty() {
                 first.begun = Some(begun);
-                return Ok(Err(Unready::Missed(missed)));
+                return Err(Unready::Missed(missed));
             }
             if begun.run.executed() == again + transactions.len() {
                 break;
@@ -140,24 +148,24 @@ impl Live {
         }
         let SubBlockRun { complete, start, run, .. } = *begun;
         let mut snapshot = run.into_snapshot();
-        let Some(open) = &mut snapshot.open else { return Err(LiveError::Gone(first.number)) };
+        let Some(open) = &mut snapshot.open else { return Err(LiveError::Gone(first.number).into()) };
         open.index = u32::try_from(first.flashblock.index).unwrap_or(u32::MAX);
         let verified = verify(&first.flashblock, open, transactions, &snapshot.world)?;
         let published = self.feed.snapshots.load();
         let below = published.ahead().filter(|ahead| ahead.head.number() < first.number).map(|ahead| ahead.verified);
         let below = below.chain(complete.as_ref().map(|complete| complete.verified)).min();
         snapshot.verified = below.map_or(verified, |below| below.min(verified));
-        Ok(Ok(Box::new(DoneSubBlock { complete, start, snapshot })))
+        Ok(DoneSubBlock { complete, start, snapshot })
     }
 
     /// Returns the state on which to execute a sub-block, or the reason why there is none yet.
-    fn begin(&self, first: &WaitingSubBlock) -> Result<Begun, LiveError> {
+    fn begin(&self, first: &WaitingSubBlock) -> Begun {
         let number = first.number;
         let Some(base) = &first.flashblock.base else {
             let newest = self.feed.snapshots.newest();
             let is_of_block = newest.open.as_ref().is_some_and(|open| open.header.number == number);
             if !is_of_block || self.is_superseded() {
-                return self.no_parent(number);
+                return Err(self.no_parent(number));
             }
             return self.begin_next(first, newest);
         };
@@ -167,7 +175,7 @@ impl Live {
         } else if let Some(before) = number.checked_sub(1).and_then(|before| self.preconfirmed(before)) {
             Some(self.seal_preconfirmed(before, base.parent_hash)?)
         } else {
-            return self.no_parent(number);
+            return Err(self.no_parent(number));
         };
         let parent = complete.as_ref().unwrap_or(&latest);
         let mut on = Snapshot::at_head(parent.world.clone(), parent.head.clone(), parent.hashes.clone());
@@ -176,13 +184,13 @@ impl Live {
         let header = self.header(&on.head.header, base, &first.flashblock.diff);
         let (mut run, missed) = BlockRun::begin(&self.chain.spec, &on, header)?;
         if !missed.is_empty() {
-            return Ok(Err(Unready::Missed(missed)));
+            return Err(Unready::Missed(missed));
         }
         if let Some(open) = &run.at().open {
             run.refund(self.refunds(first, open)?);
         }
         let (start, again) = (SubBlockStart::Opens, Vec::new());
-        Ok(Ok(Box::new(SubBlockRun { complete, start, again, run })))
+        Ok(Box::new(SubBlockRun { complete, start, again, run }))
     }
 
     /// Returns the refunds of the block `open` with the sub-block after it, which restates all of them.
@@ -201,8 +209,8 @@ impl Live {
 
     /// Returns the state on which to execute the next sub-block of the block being built: `newest`, unless the refunds
     /// of executed transactions have changed. Then the block is executed again from its start.
-    fn begin_next(&self, first: &WaitingSubBlock, newest: Arc<Snapshot>) -> Result<Begun, LiveError> {
-        let Some(open) = &newest.open else { return self.no_parent(first.number) };
+    fn begin_next(&self, first: &WaitingSubBlock, newest: Arc<Snapshot>) -> Begun {
+        let Some(open) = &newest.open else { return Err(self.no_parent(first.number)) };
         let refunds = self.refunds(first, open)?;
         let (complete, again) = Default::default();
         let executed = open.transactions.len();
@@ -215,17 +223,11 @@ impl Live {
             run.refund(refunds);
         }
         let start = SubBlockStart::Extends;
-        Ok(Ok(Box::new(SubBlockRun { complete, start, again, run })))
+        Ok(Box::new(SubBlockRun { complete, start, again, run }))
     }
 
     /// Returns the start of the block being built, with other refunds.
-    fn begin_again(
-        &self,
-        number: u64,
-        newest: &Snapshot,
-        open: &OpenBlock,
-        refunds: GasRefunds,
-    ) -> Result<Begun, LiveError> {
+    fn begin_again(&self, number: u64, newest: &Snapshot, open: &OpenBlock, refunds: GasRefunds) -> Begun {
         let published = self.feed.snapshots.load();
         let parent = number.checked_sub(1).and_then(|before| published.state_after(before));
         let parent = parent.filter(|parent| parent.head_hash() == newest.head_hash()).ok_or(LiveError::Gone(number))?;
@@ -233,17 +235,17 @@ impl Live {
         on.state = parent.state;
         let (mut run, missed) = BlockRun::begin(&self.chain.spec, &on, open.header.clone())?;
         if !missed.is_empty() {
-            return Ok(Err(Unready::Missed(missed)));
+            return Err(Unready::Missed(missed));
         }
         run.refund(refunds);
         let again = open.transactions.iter().cloned().collect();
         let (complete, start) = (None, SubBlockStart::Restates);
-        Ok(Ok(Box::new(SubBlockRun { complete, start, again, run })))
+        Ok(Box::new(SubBlockRun { complete, start, again, run }))
     }
 
-    /// Reports that the parent of a sub-block is still being imported, or returns an error if nothing is imported.
-    fn no_parent(&self, number: u64) -> Result<Begun, LiveError> {
-        if self.is_importing() { Ok(Err(Unready::NoParent)) } else { Err(LiveError::Gone(number)) }
+    /// Returns that the parent of a sub-block is still being imported, or that it is gone if nothing is imported.
+    fn no_parent(&self, number: u64) -> Unready {
+        if self.is_importing() { Unready::NoParent } else { LiveError::Gone(number).into() }
     }
 
     /// Publishes a sub-block that has been executed and checked.
@@ -282,7 +284,7 @@ impl Live {
 
     /// Runs a sub-block behind the first in advance, on the newest state that there is.
     fn prefetch_next(&mut self) {
-        let begun = self.queue.first().and_then(|first| first.begun.as_ref()).map(|begun| begun.run.at().clone());
+        let begun = self.queue.0.front().and_then(|first| first.begun.as_ref()).map(|begun| begun.run.at().clone());
         let on = begun.unwrap_or_else(|| self.feed.snapshots.newest());
         let mut queue = std::mem::take(&mut self.queue);
         if let Some(next) = queue.next_unknown_from() {

@@ -180,7 +180,7 @@ impl Live {
                     self.begin_restart(path);
                     return Ok(());
                 }
-                self.queue.clear();
+                self.queue.0.clear();
                 if path.is_empty() {
                     let actions = self.reconcile(&summary_of_sealed(&fork));
                     self.apply_actions(actions, Instant::now());
@@ -244,7 +244,8 @@ impl Live {
             self.end_step(done);
             return None;
         }
-        self.supersede();
+        // Nothing is built on the pre-confirmed blocks until something else is published.
+        self.superseded = Some(self.feed.snapshots.newest().state);
         let (time, waits) = (self.time_for_next(), self.catch_up.waits.clone());
         let executing = self.chain.clone().import(block.clone(), parent, lookahead.take_predicted(), time, waits);
         self.catch_up.task = Some(executing.boxed_local());
@@ -363,12 +364,8 @@ impl Live {
         let (from, to) = (self.feed.snapshots.load().head().number() + 1, block.number().saturating_sub(1));
         let (number, hash, is_refused) = (block.number(), block.hash(), receipts.is_refused());
         let actions = self.reconcile(&summary_of(&block));
-        let mut hashes = BlockHashes::default();
-        if let Some(parent) = block.number().checked_sub(1) {
-            hashes.push(parent, block.header.parent_hash);
-        }
-        hashes.push(block.number(), block.hash());
-        self.queue.clear();
+        let hashes = BlockHashes::of(&block.header);
+        self.queue.0.clear();
         let leads = self.skip(skipped, block.header.parent_hash);
         let block = block.into_sealed(receipts);
         if leads {

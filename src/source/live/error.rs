@@ -111,8 +111,8 @@ impl LiveError {
 
     /// Returns the result of `execution`, or [`Panicked`](Self::Panicked): a block or a sub-block that cannot be executed ends
     /// no feed.
-    pub(super) fn unless_panicked<T>(execution: impl FnOnce() -> Result<T, Self>) -> Result<T, Self> {
-        std::panic::catch_unwind(AssertUnwindSafe(execution)).unwrap_or(Err(Self::Panicked))
+    pub(super) fn unless_panicked<T, E: From<Self>>(execution: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+        std::panic::catch_unwind(AssertUnwindSafe(execution)).unwrap_or_else(|_| Err(Self::Panicked.into()))
     }
 
     /// Returns the feed's problem for this error.

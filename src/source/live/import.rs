@@ -521,12 +521,8 @@ pub(super) fn summary_of(block: &UpstreamBlock) -> CanonicalBlock {
 }
 
 /// Returns the snapshot of a canonical block. Without receipts, only its header is known.
-pub fn canonical_snapshot(
-    view: RemoteView,
-    block: UpstreamBlock,
-    receipts: AnnouncedReceipts,
-    hashes: BlockHashes,
-) -> Snapshot {
+pub fn canonical_snapshot(view: RemoteView, block: UpstreamBlock, receipts: AnnouncedReceipts) -> Snapshot {
+    let hashes = BlockHashes::of(&block.header);
     Snapshot::at_head(World::on(view), Arc::new(block.into_sealed(receipts)), hashes)
 }
 

@@ -86,11 +86,6 @@ impl LateContents {
         self.waiting.retain(|late| late.hash != hash);
         self.waiting.len() < before
     }
-
-    /// Returns whether no content is awaited.
-    pub fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
-    }
 }
 
 impl LiveChain {

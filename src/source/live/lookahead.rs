@@ -92,7 +92,8 @@ impl Lookahead {
         let part = std::mem::replace(&mut self.to_run, rest);
         let missed = &mut self.missed;
         // A transaction that cannot run is found when it is executed.
-        let still = LiveError::unless_panicked(|| Ok(look_ahead(&chain.spec, on, transactions, &part, missed)));
+        let look = || Ok::<_, LiveError>(look_ahead(&chain.spec, on, transactions, &part, missed));
+        let still = LiveError::unless_panicked(look);
         unknown.extend(still.unwrap_or_default());
         if !self.to_run.is_empty() || self.missed.is_empty() {
             return;

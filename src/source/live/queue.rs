@@ -22,7 +22,7 @@ use crate::{
 /// continues from there. Later ones are run in advance, without effect, so that their state is fetched at the same
 /// time.
 #[derive(Default)]
-pub(super) struct SubBlockQueue(VecDeque<WaitingSubBlock>);
+pub(super) struct SubBlockQueue(pub(super) VecDeque<WaitingSubBlock>);
 
 /// A sub-block that is being executed.
 pub(super) struct SubBlockRun {
@@ -82,11 +82,6 @@ impl SubBlockQueue {
         self.0.push_back(waiting);
     }
 
-    /// Returns the number of sub-blocks.
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
     /// Returns the bytes of the sub-blocks, as JSON.
     pub fn bytes(&self) -> usize {
         self.0.iter().map(|waiting| waiting.flashblock.size).sum()
@@ -117,21 +112,6 @@ impl SubBlockQueue {
         self.0.iter().any(WaitingSubBlock::wants_prefetch)
     }
 
-    /// Returns the first sub-block.
-    pub fn first(&mut self) -> Option<&mut WaitingSubBlock> {
-        self.0.front_mut()
-    }
-
-    /// Takes the first sub-block.
-    pub fn pop(&mut self) -> Option<WaitingSubBlock> {
-        self.0.pop_front()
-    }
-
-    /// Puts back the first sub-block.
-    pub fn put_back(&mut self, first: WaitingSubBlock) {
-        self.0.push_front(first);
-    }
-
     /// Returns the oldest sub-block that can be run in advance.
     pub fn next_unknown_from(&mut self) -> Option<&mut WaitingSubBlock> {
         self.0.iter_mut().find(|waiting| waiting.wants_prefetch())
@@ -142,21 +122,6 @@ impl SubBlockQueue {
         if let Some(first) = self.0.front_mut() {
             first.lacks_parent = false;
         }
-    }
-
-    /// Drops the sub-blocks of the blocks from `number` on.
-    pub fn drop_from(&mut self, number: u64) {
-        self.0.retain(|waiting| waiting.number < number);
-    }
-
-    /// Drops the sub-blocks of the blocks up to `number`.
-    pub fn drop_to(&mut self, number: u64) {
-        self.0.retain(|waiting| waiting.number > number);
-    }
-
-    /// Drops all sub-blocks.
-    pub fn clear(&mut self) {
-        self.0.clear();
     }
 
     /// Waits until the fetch of a sub-block has ended, and returns its result. The sub-block can run again.

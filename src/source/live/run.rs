@@ -15,22 +15,10 @@ use super::{
 use crate::{
     ledger::{FeedLag, FeedProblem, FeedState, Record},
     source::{Feed, FeedSource},
-    upstream::HeadsEnded,
 };
 
-/// The reason why a live source has ended. None of them happens without a fault in this program.
-#[derive(Debug, thiserror::Error)]
-enum SourceEnded {
-    /// The task that follows the upstream's newest block has ended.
-    #[error(transparent)]
-    Heads(#[from] HeadsEnded),
-    /// The task that reads the stream of sub-blocks has ended.
-    #[error("the task that reads the stream of sub-blocks has ended")]
-    Stream,
-    /// Following the chain has panicked.
-    #[error("following the chain has panicked")]
-    Panicked,
-}
+/// The reason why a live source has ended, for the log. None happens without a fault in this program.
+type SourceEnded = &'static str;
 
 impl FeedSource for LiveSource {
     fn run(self: Box<Self>, feed: Feed) -> LocalBoxFuture<'static, ()> {
@@ -49,8 +37,8 @@ impl Live {
     async fn run(mut self) {
         loop {
             let ended = AssertUnwindSafe(self.follow()).catch_unwind().await;
-            let Err(ended) = ended.unwrap_or(Err(SourceEnded::Panicked));
-            tracing::error!(error = %ended, "the source of the upstream's chain has ended: restarting it");
+            let Err(ended) = ended.unwrap_or(Err("following the chain has panicked"));
+            tracing::error!(error = ended, "the source of the upstream's chain has ended: restarting it");
             self.restarts.increment(1);
             self.counts.record_outcome(.., BlockFate::Dropped);
             self.queue = SubBlockQueue::default();
@@ -79,7 +67,7 @@ impl Live {
         self.catch_up.search();
         loop {
             self.start_next();
-            self.ask_for_contents();
+            self.late.ask(&self.feed.snapshots.load(), &self.chain);
             self.update_health();
             let due = self.due();
             let can_execute = self.queue.can_run() || self.queue.can_prefetch();
@@ -87,13 +75,13 @@ impl Live {
             tokio::select! {
                 // Canonical news first, because it decides about the pre-confirmed blocks.
                 biased;
-                tags = self.heads.changed() => match tags? {
+                tags = self.heads.changed() => match tags.ok_or("the task that follows the upstream's newest block has ended")? {
                     Some(tags) => self.feed.publish_or_log(Record::Tags(tags)),
                     None => self.catch_up.search(),
                 },
                 news = self.catch_up.news() => self.on_news(news),
                 contents = self.late.announced() => self.take_contents(contents),
-                Some(event) = OptionFuture::from(self.flashblocks.as_mut().map(|source| source.events.next())) => self.on_event(event.ok_or(SourceEnded::Stream)?),
+                Some(event) = OptionFuture::from(self.flashblocks.as_mut().map(|source| source.events.next())) => self.on_event(event.ok_or("the task that reads the stream of sub-blocks has ended")?),
                 fetched = self.queue.fetched() => if let Err(error) = fetched {
                     tracing::debug!(%error, "the state for a Flashblock could not be fetched: it is asked for again");
                 },
@@ -169,7 +157,7 @@ impl Live {
             return self.fail(FeedProblem::TooLate);
         }
         if since.elapsed() >= limits.sub_block && !self.feed.status.is_degraded() {
-            let waiting = u32::try_from(self.queue.len()).unwrap_or(u32::MAX);
+            let waiting = u32::try_from(self.queue.0.len()).unwrap_or(u32::MAX);
             let cause = match () {
                 () if self.queue.is_fetching() => FeedProblem::Upstream,
                 () if self.cut_since.is_some() => FeedProblem::Disconnected,

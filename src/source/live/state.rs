@@ -106,11 +106,6 @@ impl Live {
         self.superseded == Some(self.feed.snapshots.newest().state)
     }
 
-    /// Prevents building on the pre-confirmed blocks, until something else is published.
-    pub(super) fn supersede(&mut self) {
-        self.superseded = Some(self.feed.snapshots.newest().state);
-    }
-
     /// Returns the state of a healthy feed.
     pub(super) fn live(&self) -> FeedState {
         FeedState::Live { every_ms: self.every_ms() }
@@ -170,13 +165,6 @@ impl Live {
         self.late = LateContents::default();
         for (number, late) in self.feed.snapshots.load().late_blocks() {
             self.late.push(number, late.hash);
-        }
-    }
-
-    /// Asks for the contents that are due.
-    pub(super) fn ask_for_contents(&mut self) {
-        if !self.late.is_empty() {
-            self.late.ask(&self.feed.snapshots.load(), &self.chain);
         }
     }
 

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::state_file::StateFile;
 use crate::{
-    chain::{BlockHashes, ChainSpec},
+    chain::ChainSpec,
     ledger::{Chain, FeedState, Retention, Snapshot, SnapshotId},
     source::live::canonical_snapshot,
     state::{AccountChange, CodeCache, FetchError, Held, Overlay, RemoteImage, RemoteSettings, RemoteState},
@@ -156,12 +156,7 @@ impl Forking {
         if let Some(image) = image {
             view.import(image, &self.codes);
         }
-        let mut hashes = BlockHashes::default();
-        if let Some(parent) = head.number().checked_sub(1) {
-            hashes.push(parent, head.header.parent_hash);
-        }
-        hashes.push(head.number(), head.hash());
-        let theirs = canonical_snapshot(view, head, receipts, hashes);
+        let theirs = canonical_snapshot(view, head, receipts);
         let (mut held, mut ours) = (Held::default(), theirs.copy());
         let changes: Vec<AccountChange> = loop {
             let mut overlay = Overlay::new(theirs.world.clone(), theirs.hashes.clone());

@@ -277,6 +277,7 @@ struct AnyReceipt(OpReceipt);
 impl<'de> Deserialize<'de> for AnyReceipt {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
+        #[serde(remote = "OpReceipt")]
         enum Keyed {
             Legacy(Receipt),
             Eip2930(Receipt),
@@ -288,18 +289,11 @@ impl<'de> Deserialize<'de> for AnyReceipt {
         #[derive(Deserialize)]
         #[serde(untagged)]
         enum Either {
-            Keyed(Keyed),
+            Keyed(#[serde(with = "Keyed")] OpReceipt),
             Typed(OpReceipt),
         }
-        Ok(Self(match Either::deserialize(deserializer)? {
-            Either::Typed(receipt) => receipt,
-            Either::Keyed(Keyed::Legacy(receipt)) => OpReceipt::Legacy(receipt),
-            Either::Keyed(Keyed::Eip2930(receipt)) => OpReceipt::Eip2930(receipt),
-            Either::Keyed(Keyed::Eip1559(receipt)) => OpReceipt::Eip1559(receipt),
-            Either::Keyed(Keyed::Eip7702(receipt)) => OpReceipt::Eip7702(receipt),
-            Either::Keyed(Keyed::PostExec(receipt)) => OpReceipt::PostExec(receipt),
-            Either::Keyed(Keyed::Deposit(receipt)) => OpReceipt::Deposit(receipt),
-        }))
+        let (Either::Keyed(receipt) | Either::Typed(receipt)) = Either::deserialize(deserializer)?;
+        Ok(Self(receipt))
     }
 }
 

@@ -13,11 +13,11 @@ use crate::ledger::FeedProblem;
 /// The rules of a Flashblocks feed, as a state machine without clock or I/O: events go in, actions come out.
 ///
 /// The machine keeps the *chain ahead*: the blocks that sub-blocks have announced and that are not canonical yet, each
-/// the parent of the next. Either the whole chain ahead has been given to the caller ([`Action::Open`],
-/// [`Action::Extend`]) and is built on the canonical head, or none of it, because the parent of its first block is not
-/// known yet. Such a chain is *held*, and given to the caller when its parent becomes canonical. This is needed because
-/// the upstream announces a block after the builder has begun the next one, so a node that joins in the middle would
-/// otherwise never find a parent that it knows.
+/// the parent of the next. Either the whole chain ahead has been given to the caller ([`Action::Add`]) and is built on
+/// the canonical head, or none of it, because the parent of its first block is not known yet. Such a chain is *held*, and
+/// given to the caller when its parent becomes canonical. This is needed because the upstream announces a block after
+/// the builder has begun the next one, so a node that joins in the middle would otherwise never find a parent that it
+/// knows.
 ///
 /// While there is a [`problem`](Self::problem), nothing is given to the caller and `pending` is the canonical head.
 /// Only an index 0 on a known parent ends it: a sub-block is never applied to a state that lacks an earlier one.
@@ -47,16 +47,10 @@ const REMEMBERED: usize = 1024;
 /// [`FlashblockSequence::fail`] and drops the rest of that answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Begin a block with its sub-block of index 0, which has a base and transactions. Its parent is the canonical head
-    /// or the newest pre-confirmed block. The feed is live from then on.
-    Open {
-        /// The block's number.
-        number: u64,
-        /// The sub-block.
-        flashblock: Arc<Flashblock>,
-    },
-    /// Add the next sub-block to the newest block.
-    Extend {
+    /// Begin a block with its sub-block of index 0, which has a base and transactions, or add the next sub-block to the
+    /// newest block. The parent of a block that begins is the canonical head or the newest pre-confirmed block. The feed
+    /// is live from then on.
+    Add {
         /// The block's number.
         number: u64,
         /// The sub-block.
@@ -64,7 +58,7 @@ pub enum Action {
     },
     /// Do nothing.
     Ignore(Ignored),
-    /// Drop all pre-confirmed blocks: `pending` is the canonical head until the next [`Action::Open`].
+    /// Drop all pre-confirmed blocks: `pending` is the canonical head until the next block begins.
     FallBack(FeedProblem),
     /// The oldest pre-confirmed block has become canonical unchanged. The blocks built on it stay.
     Retire {
@@ -81,8 +75,7 @@ pub enum Action {
 }
 
 /// The reason why an event has no effect.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::IntoStaticStr)]
-#[strum(serialize_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Ignored {
     /// The sub-block was received before.
     Duplicate,
@@ -94,13 +87,6 @@ pub enum Ignored {
     Held,
     /// The canonical block was received before, or does not concern the pre-confirmed blocks.
     Canonical,
-}
-
-impl Ignored {
-    /// Returns the name in metrics.
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
 }
 
 /// The reason why a pre-confirmed block is replaced.
@@ -272,7 +258,7 @@ impl FlashblockSequence {
             return actions;
         }
         self.problem = None;
-        actions.push(Action::Open { number, flashblock });
+        actions.push(Action::Add { number, flashblock });
         actions
     }
 
@@ -284,7 +270,7 @@ impl FlashblockSequence {
         if self.problem.is_some() {
             return vec![self.hold(flashblock)];
         }
-        vec![Action::Extend { number, flashblock }]
+        vec![Action::Add { number, flashblock }]
     }
 
     /// Holds the sub-block that was added last until the parent of its block is known.
@@ -334,12 +320,7 @@ impl FlashblockSequence {
         let mut actions = Vec::new();
         for ahead in &mut self.ahead {
             let number = ahead.number;
-            for flashblock in std::mem::take(&mut ahead.held) {
-                actions.push(match flashblock.index {
-                    0 => Action::Open { number, flashblock },
-                    _ => Action::Extend { number, flashblock },
-                });
-            }
+            actions.extend(ahead.held.drain(..).map(|flashblock| Action::Add { number, flashblock }));
         }
         actions
     }

@@ -121,9 +121,9 @@ fn apply(rules: &mut FlashblockSequence, on: On) -> Vec<Action> {
 /// Returns the actions in a few words.
 fn words(actions: &[Action]) -> String {
     let word = |action: &Action| match action {
-        Action::Open { flashblock, .. } => format!("open {}", name(flashblock)),
-        Action::Extend { flashblock, .. } => format!("extend {}.{}", name(flashblock), flashblock.index),
-        Action::Ignore(why) => format!("ignore {}", why.as_str()),
+        Action::Add { flashblock, .. } if flashblock.index == 0 => format!("open {}", name(flashblock)),
+        Action::Add { flashblock, .. } => format!("extend {}.{}", name(flashblock), flashblock.index),
+        Action::Ignore(why) => format!("ignore {why:?}").to_lowercase(),
         Action::FallBack(problem) => format!("fall back {}", problem.as_str()),
         Action::Retire { number } => format!("retire {number}"),
         Action::Replace { number, by } => format!("replace {number} {by:?}"),
@@ -581,13 +581,13 @@ struct PreconfirmedByCaller {
 impl PreconfirmedByCaller {
     fn act(&mut self, action: &Action) {
         match action {
-            Action::Open { number, flashblock } => {
+            Action::Add { number, flashblock } if flashblock.index == 0 => {
                 assert_eq!(*number, flashblock.base.as_ref().unwrap().block_number);
                 let below = self.blocks.last().map_or_else(|| self.head.unwrap(), |last| last.0);
-                assert_eq!((flashblock.index, *number), (0, below + 1), "{self:?}");
+                assert_eq!(*number, below + 1, "{self:?}");
                 self.blocks.push((*number, flashblock.payload_id, 1));
             }
-            Action::Extend { number, flashblock } => {
+            Action::Add { number, flashblock } => {
                 assert_eq!(*number, self.blocks.last().unwrap().0);
                 let (_, id, subs) = self.blocks.last_mut().unwrap();
                 assert_eq!((flashblock.payload_id, flashblock.index), (*id, *subs));
