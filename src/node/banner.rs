@@ -3,7 +3,7 @@
 use std::{
     fmt,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-    path::{Path, PathBuf},
+    path::Path,
 };
 
 use super::NodeInfo;
@@ -15,13 +15,8 @@ use crate::{
 /// The text that the program prints when it answers requests.
 #[derive(Clone, Debug)]
 pub struct Banner<'a> {
+    config: &'a Config,
     info: &'a NodeInfo,
-    source: String,
-    token_file: Option<PathBuf>,
-    /// Ether of each account of the devnet.
-    balance: String,
-    /// Whether the accounts are from a mnemonic that the user has set.
-    has_own_mnemonic: bool,
     /// Whether the devnet's private keys are shown.
     with_keys: bool,
 }
@@ -29,17 +24,8 @@ pub struct Banner<'a> {
 impl<'a> Banner<'a> {
     /// Creates the banner of a node that runs with `config`. `with_keys` shows the private keys of the devnet's
     /// accounts. They are public, but scanners of logs report them.
-    pub fn new(config: &Config, info: &'a NodeInfo, with_keys: bool) -> Self {
-        let balance = shown::grouped(config.test_chain.balance);
-        let has_own_mnemonic = config.test_chain.mnemonic.is_some();
-        Self {
-            info,
-            source: source(config),
-            token_file: config.token_file.clone(),
-            balance,
-            has_own_mnemonic,
-            with_keys,
-        }
+    pub const fn new(config: &'a Config, info: &'a NodeInfo, with_keys: bool) -> Self {
+        Self { config, info, with_keys }
     }
 
     /// Logs the facts, without keys.
@@ -54,7 +40,7 @@ impl<'a> Banner<'a> {
             head = info.head,
             accounts = info.accounts.len(),
             data_dir = info.data_dir.as_deref().map(|dir| tracing::field::display(dir.display())),
-            source = self.source,
+            source = source(self.config),
             "listening on {}",
             info.listen
         );
@@ -63,7 +49,7 @@ impl<'a> Banner<'a> {
 
 impl fmt::Display for Banner<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let info = self.info;
+        let Self { config, info, with_keys } = *self;
         let address = reachable(info.listen);
         let url = format!("http://{address}");
         let everywhere = match address == info.listen {
@@ -81,7 +67,7 @@ impl fmt::Display for Banner<'_> {
             writeln!(f, "Unix socket at {} (as {url}/standard)", path.display())?;
         }
         writeln!(f, "chain id {}, head {}", info.chain_id, info.head)?;
-        writeln!(f, "{}", self.source)?;
+        writeln!(f, "{}", source(config))?;
         if let Some(metrics) = info.metrics {
             writeln!(f, "metrics at http://{}/metrics", reachable(metrics))?;
         }
@@ -89,15 +75,15 @@ impl fmt::Display for Banner<'_> {
             writeln!(
                 f,
                 "\naccounts, {} ether each ({})",
-                self.balance,
-                match (self.has_own_mnemonic, self.with_keys) {
+                shown::grouped(config.test_chain.balance),
+                match (config.test_chain.mnemonic.is_some(), with_keys) {
                     (true, _) => "of --mnemonic",
                     (false, true) => "the test mnemonic's: everybody knows these keys",
                     (false, false) => "the test mnemonic's: everybody knows their keys, which a terminal shows",
                 }
             )?;
             for account in &info.accounts {
-                match self.with_keys {
+                match with_keys {
                     true => writeln!(f, "  {}  {}", account.address(), account.to_bytes())?,
                     false => writeln!(f, "  {}", account.address())?,
                 }
@@ -110,7 +96,7 @@ impl fmt::Display for Banner<'_> {
                 writeln!(f, "  {name:10}  {address}")?;
             }
         }
-        let (note, authorization) = match self.token_file.as_deref().map(|path| (path, header(path))) {
+        let (note, authorization) = match config.token_file.as_deref().map(|path| (path, header(path))) {
             None => (String::new(), String::new()),
             Some((_, Some(header))) => (String::new(), header),
             Some((path, None)) => (

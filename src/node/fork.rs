@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::{
     live,
-    start::{Beginning, DevAccounts, Start, feed_state, lifted, mining, state_file, sub_block},
+    start::{Beginning, DevAccounts, Start, feed_state, lifted, state_file, testing_source},
     state_cache::StateCache,
 };
 use crate::{
@@ -19,10 +19,7 @@ use crate::{
     rpc::Testing,
     source::{
         devnet::{Devnet, DevnetSource, RemoteBase},
-        testing::{
-            TestingSource,
-            fork::{Forking, block},
-        },
+        testing::fork::{Forking, block},
     },
     state::RemoteSettings,
     store::DataDir,
@@ -104,27 +101,14 @@ pub async fn begin(
     devnet.begin_at(chain.timestamp.unwrap_or(head_time), fee_recipient);
     devnet.choose_first(chain.set_block_gas(), chain.base_fee);
     let remote = RemoteBase { fetcher: fetcher.clone(), timeout: fetch_time };
-    let mut source = DevnetSource {
-        devnet,
-        every: config.sub_block(),
-        is_still: false,
-        remote: Some(remote),
-        console: Some(console.clone()),
-        has_lines: false,
-    };
+    let mut source = DevnetSource::new(devnet, config.sub_block());
+    (source.remote, source.console) = (Some(remote), Some(console.clone()));
     let newest = snapshots.newest();
     let first = source.build(|devnet| devnet.first(&newest).map(Some)).await;
     if let Some(first) = first.wrap_err("the first block cannot be opened")? {
         snapshots.apply(Record::from(first))?;
     }
-    let (source, control) = TestingSource::new(
-        source,
-        snapshots.load(),
-        mining(config),
-        sub_block(config),
-        codes.clone(),
-        config.testing_limit,
-    );
+    let (source, control) = testing_source(config, source, &snapshots, codes);
     let source = Box::new(source.forked(forking));
     let cache = directory.map(|directory| StateCache::new(snapshots.clone(), directory, Some(chain_id)));
     let start = Start {

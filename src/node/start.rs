@@ -27,7 +27,7 @@ use crate::{
             Devnet, DevnetSource, Traffic,
             world::{self, Market},
         },
-        testing::{Mining, TestingSource, state_file::StateFile},
+        testing::{ChainControl, Mining, TestingSource, state_file::StateFile},
     },
     state::{CodeCache, LocalWorld},
     store::{Store, StoreError},
@@ -145,15 +145,7 @@ impl OwnChain {
                     }
                     snapshots.apply(first)?;
                 }
-                let source = DevnetSource {
-                    devnet,
-                    every: config.sub_block(),
-                    is_still: false,
-                    remote: None,
-                    console: None,
-                    has_lines: false,
-                };
-                (Some(source), funded(&accounts.users, &head))
+                (Some(DevnetSource::new(devnet, config.sub_block())), funded(&accounts.users, &head))
             }
         };
         let journal = journal.filter(|_| devnet.is_some());
@@ -225,14 +217,7 @@ pub fn begin(beginning: Beginning<'_>) -> eyre::Result<Start> {
         None => (Box::new(Still), if config.testing { Testing::Static } else { Testing::Off }),
         Some(mut source) if config.testing => {
             source.console = Some(console.clone());
-            let (source, control) = TestingSource::new(
-                source,
-                snapshots.load(),
-                mining(config),
-                sub_block(config),
-                codes.clone(),
-                config.testing_limit,
-            );
+            let (source, control) = testing_source(config, source, &snapshots, codes);
             (Box::new(source), Testing::Devnet(control))
         }
         Some(source) => (Box::new(source), Testing::Off),
@@ -240,18 +225,20 @@ pub fn begin(beginning: Beginning<'_>) -> eyre::Result<Start> {
     Ok(Start { sink, testing, accounts, builtin, trading, ..Start::of_foreign(spec, snapshots, source) })
 }
 
-/// Returns the occasions on which a chain under test mines.
-pub fn mining(config: &Config) -> Mining {
-    match (config.interval(), config.no_mining) {
+/// Returns the source of a chain under test that `devnet` builds, and its handle.
+pub fn testing_source(
+    config: &Config,
+    devnet: DevnetSource,
+    snapshots: &Snapshots,
+    codes: &Arc<CodeCache>,
+) -> (TestingSource, ChainControl) {
+    let mining = match (config.interval(), config.no_mining) {
         (Some(interval), _) => Mining::Interval(interval),
         (None, true) => Mining::OnRequest,
         (None, false) => Mining::OnArrival,
-    }
-}
-
-/// Returns the time between the sub-blocks of a chain under test, if its blocks have any.
-pub fn sub_block(config: &Config) -> Option<Duration> {
-    config.has_sub_blocks().then(|| Duration::from_millis(config.sub_block_ms.unwrap_or(200)))
+    };
+    let sub_block = config.has_sub_blocks().then(|| Duration::from_millis(config.sub_block_ms.unwrap_or(200)));
+    TestingSource::new(devnet, snapshots.load(), mining, sub_block, codes.clone(), config.testing_limit)
 }
 
 /// Returns the rules that a chain under test lifts.
@@ -280,9 +267,7 @@ pub fn state_file(path: &Path) -> eyre::Result<StateFile> {
 ///
 /// Returns an error if the chain's `config` has forks that presim does not know.
 pub fn rules(config: &Config, identity: &ChainIdentity, timestamp: u64) -> eyre::Result<ChainSpec> {
-    let mut rules = identity.config.clone();
-    set_forks(&mut rules, &config.fork)?;
-    let mut spec = ChainSpec::new(rules, config.block_time())?;
+    let mut spec = ChainSpec::with_forks(identity.config.clone(), &config.fork, config.block_time())?;
     let prescribed = spec.prescribed_block_time(timestamp);
     if let (FeedName::Static, None, Some(prescribed)) = (config.feed(), config.block_time, prescribed) {
         spec = spec.with_block_time(prescribed);

@@ -368,21 +368,12 @@ impl Check {
     /// Returns the error of a block whose execution failed. If a system contract for requests is the cause, the error
     /// names it.
     fn execution<T>(&self, source: BlockExecutionError) -> Result<T, ImportError> {
-        use BlockValidationError::{
-            BuilderDepositRequestsContractCall, BuilderExitRequestsContractCall, ConsolidationRequestsContractCall,
-            WithdrawalRequestsContractCall,
-        };
+        use {BlockExecutionError::Validation, BlockValidationError as Error};
         let (contract, problem) = match source {
-            BlockExecutionError::Validation(WithdrawalRequestsContractCall { message }) => {
-                (WITHDRAWAL_REQUESTS, message)
-            }
-            BlockExecutionError::Validation(ConsolidationRequestsContractCall { message }) => {
-                (CONSOLIDATION_REQUESTS, message)
-            }
-            BlockExecutionError::Validation(BuilderDepositRequestsContractCall { message }) => {
-                (BUILDER_DEPOSITS, message)
-            }
-            BlockExecutionError::Validation(BuilderExitRequestsContractCall { message }) => (BUILDER_EXITS, message),
+            Validation(Error::WithdrawalRequestsContractCall { message }) => (WITHDRAWAL_REQUESTS, message),
+            Validation(Error::ConsolidationRequestsContractCall { message }) => (CONSOLIDATION_REQUESTS, message),
+            Validation(Error::BuilderDepositRequestsContractCall { message }) => (BUILDER_DEPOSITS, message),
+            Validation(Error::BuilderExitRequestsContractCall { message }) => (BUILDER_EXITS, message),
             source => return Err(ImportError::Execution { number: self.number, source }),
         };
         self.fail(contract, "success", problem)

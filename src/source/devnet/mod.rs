@@ -390,13 +390,13 @@ pub struct DevnetSource {
     /// The interval between sub-blocks.
     pub every: Duration,
     /// Whether blocks are built only when clients request it or send transactions.
-    pub is_still: bool,
+    pub(super) is_still: bool,
     /// The source of the state that the chain builds on, if that is an upstream's.
     pub remote: Option<RemoteBase>,
     /// The place where the lines of contracts under test go.
     pub console: Option<ConsoleOutput>,
     /// Whether the block being built has logged lines.
-    pub has_lines: bool,
+    has_lines: bool,
 }
 
 /// The source of an upstream's state.
@@ -427,6 +427,11 @@ impl FeedSource for DevnetSource {
 type Built = Result<Option<SubBlockStep>, BlockExecutionError>;
 
 impl DevnetSource {
+    /// Creates a source that builds a sub-block at each interval `every`, on a state of its own.
+    pub const fn new(devnet: Devnet, every: Duration) -> Self {
+        Self { devnet, every, is_still: false, remote: None, console: None, has_lines: false }
+    }
+
     /// Builds and publishes the next sub-block.
     pub async fn go_on(&mut self, feed: &mut Feed) {
         // The feed reports the problem.

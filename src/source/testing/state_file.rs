@@ -4,8 +4,9 @@ use std::{collections::BTreeMap, io::Read};
 
 use alloy_consensus::Header;
 use alloy_genesis::GenesisAccount;
-use alloy_primitives::{Address, B256, Bytes, U64, U256};
+use alloy_primitives::{Address, Bytes, U64, U256};
 use flate2::{Compression, bufread::GzDecoder, read::GzEncoder};
+use revm::{context::BlockEnv, context_interface::block::BlobExcessGasAndPrice};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -24,7 +25,7 @@ const MOST: u64 = 1 << 30;
 pub struct StateFile {
     /// The block, of which a chain that loads the state takes nothing.
     #[serde(skip_deserializing)]
-    block: Option<Block>,
+    block: Option<BlockEnv>,
     accounts: BTreeMap<Address, StoredAccount>,
     #[serde(skip_deserializing)]
     best_block_number: U64,
@@ -35,33 +36,12 @@ pub struct StateFile {
     transactions: [(); 0],
 }
 
-/// The environment that a block had.
-#[derive(Clone, Debug, Serialize)]
-struct Block {
-    number: U256,
-    beneficiary: Address,
-    timestamp: U256,
-    gas_limit: u64,
-    basefee: u64,
-    difficulty: U256,
-    prevrandao: B256,
-    blob_excess_gas_and_price: BlobGas,
-    slot_num: u64,
-}
-
 /// A block as anvil stores it.
 #[derive(Clone, Debug, Serialize)]
 struct HeadBlock {
     header: Header,
     transactions: [(); 0],
     ommers: [(); 0],
-}
-
-/// The blob gas of a block.
-#[derive(Clone, Debug, Serialize)]
-struct BlobGas {
-    excess_blob_gas: u64,
-    blob_gasprice: u128,
 }
 
 /// An account.
@@ -99,16 +79,16 @@ impl StateFile {
             (*address, StoredAccount { nonce: account.nonce, balance: account.balance, code, storage })
         });
         Self {
-            block: Some(Block {
+            block: Some(BlockEnv {
                 number: U256::from(header.number),
                 beneficiary: header.beneficiary,
                 timestamp: U256::from(header.timestamp),
                 gas_limit: header.gas_limit,
                 basefee: header.base_fee_per_gas.unwrap_or_default(),
                 difficulty: header.difficulty,
-                prevrandao: header.mix_hash,
+                prevrandao: Some(header.mix_hash),
                 // Without blobs, the price is the least.
-                blob_excess_gas_and_price: BlobGas { excess_blob_gas: 0, blob_gasprice: 1 },
+                blob_excess_gas_and_price: Some(BlobExcessGasAndPrice { excess_blob_gas: 0, blob_gasprice: 1 }),
                 slot_num: header.slot_number.unwrap_or_default(),
             }),
             accounts: accounts.collect(),
