@@ -5,7 +5,8 @@ use std::{sync::Arc, time::Duration};
 use alloy_primitives::{Address, B256, U256};
 use alloy_rlp::{RlpDecodable, RlpEncodable};
 use async_nats::client::RequestErrorKind;
-use futures::{FutureExt, StreamExt, future::BoxFuture};
+use async_trait::async_trait;
+use futures::StreamExt;
 use tokio::{task::JoinSet, time::Instant};
 
 use super::servers::{FleetLink, Topic};
@@ -49,22 +50,11 @@ struct WantedSlot {
     slot: U256,
 }
 
-/// An answer: its kind, and the state or the problem.
+/// An answer: the state, or else the problem, which is empty if the leader does not keep the block.
 #[derive(RlpEncodable, RlpDecodable)]
 struct StateReply {
-    kind: u8,
-    problem: String,
     state: Vec<RemoteImage>,
-}
-
-const KNOWN: u8 = 0;
-const NOT_KEPT: u8 = 1;
-const FAILED: u8 = 2;
-
-impl StateReply {
-    const fn without_state(kind: u8, problem: String) -> Self {
-        Self { kind, problem, state: Vec::new() }
-    }
+    problem: String,
 }
 
 impl StateQuestion {
@@ -102,26 +92,7 @@ impl FleetState {
         Self { link, codes, is_patient: !has_other }
     }
 
-    async fn fetch_all(&self, view: &RemoteView, misses: &[Miss], deadline: Instant) -> Result<Held, FetchError> {
-        let mut held = Held::default();
-        for some in misses.chunks(MAX_PIECES) {
-            let mut rest = some.to_vec();
-            while !rest.is_empty() {
-                let StateReply { state, .. } = self.ask(view, &rest, deadline).await?;
-                let known = state.into_iter().filter(|known| known.is_of(view));
-                held.extend(view.insert_held(known.flat_map(|known| known.into_values(&self.codes))));
-                let before = rest.len();
-                rest.retain(|miss| !view.knows(miss));
-                // An answer has as much as a message can, so the rest is asked for.
-                if rest.len() == before {
-                    return Err(fleet_error("the leader returns less than was asked for".to_owned()));
-                }
-            }
-        }
-        Ok(held)
-    }
-
-    async fn ask(&self, view: &RemoteView, misses: &[Miss], deadline: Instant) -> Result<StateReply, FetchError> {
+    async fn ask(&self, view: &RemoteView, misses: &[Miss], deadline: Instant) -> Result<Vec<RemoteImage>, FetchError> {
         let question = codec::write(&StateQuestion::of(view, misses));
         let most = self.link.client.server_info().max_payload.max(MAX_REPLY_BYTES);
         let unread = |problem| fleet_error(format!("the leader's answer cannot be read: {problem}"));
@@ -130,15 +101,15 @@ impl FleetState {
             let asked = async_nats::Request::new().payload(question.clone().into()).timeout(Some(ANSWERED));
             let problem = match self.link.client.send_request(self.link.names.subject(Topic::State), asked).await {
                 Ok(message) => match codec::read(&message.payload, most).map_err(unread)? {
-                    reply @ StateReply { kind: KNOWN, .. } => return Ok(reply),
-                    StateReply { kind: NOT_KEPT, .. } if looks == MAX_RETRIES || !self.is_patient => {
+                    StateReply { state, .. } if !state.is_empty() => return Ok(state),
+                    StateReply { problem, .. } if !problem.is_empty() => return Err(fleet_error(problem)),
+                    _ if looks == MAX_RETRIES || !self.is_patient => {
                         return Err(FetchError::NotKept { number: view.number(), hash: view.hash() });
                     }
-                    StateReply { kind: NOT_KEPT, .. } => {
+                    _ => {
                         looks += 1;
                         "the leader does not have the block".to_owned()
                     }
-                    StateReply { problem, .. } => return Err(fleet_error(problem)),
                 },
                 Err(error) if !self.is_patient => return Err(fleet_error(error.to_string())),
                 Err(error) => match error.kind() {
@@ -157,14 +128,25 @@ impl FleetState {
     }
 }
 
+#[async_trait]
 impl StateSource for FleetState {
-    fn fetch<'a>(
-        &'a self,
-        view: &'a RemoteView,
-        missed: &'a [Miss],
-        deadline: Instant,
-    ) -> BoxFuture<'a, Result<Held, FetchError>> {
-        self.fetch_all(view, missed, deadline).boxed()
+    async fn fetch(&self, view: &RemoteView, missed: &[Miss], deadline: Instant) -> Result<Held, FetchError> {
+        let mut held = Held::default();
+        for some in missed.chunks(MAX_PIECES) {
+            let mut rest = some.to_vec();
+            while !rest.is_empty() {
+                let state = self.ask(view, &rest, deadline).await?;
+                let known = state.into_iter().filter(|known| known.is_of(view));
+                held.extend(view.insert_held(known.flat_map(|known| known.into_values(&self.codes))));
+                let before = rest.len();
+                rest.retain(|miss| !view.knows(miss));
+                // An answer has as much as a message can, so the rest is asked for.
+                if rest.len() == before {
+                    return Err(fleet_error("the leader returns less than was asked for".to_owned()));
+                }
+            }
+        }
+        Ok(held)
     }
 }
 
@@ -206,14 +188,13 @@ pub fn serve(link: FleetLink, fetcher: Arc<Fetcher>, chains: [Arc<Snapshots>; 2]
 
 /// Returns the answer to a question, in at most `most` bytes.
 async fn reply_to(payload: &[u8], fetcher: &Arc<Fetcher>, chains: &[Arc<Snapshots>], most: usize) -> Vec<u8> {
+    let failed = |problem: String| StateReply { state: Vec::new(), problem };
     let reply = match codec::read::<StateQuestion>(payload, MAX_QUESTION_BYTES) {
         Ok(question) => known(&question, fetcher, chains, most).await.unwrap_or_else(|error| match error {
-            FetchError::Abandoned { .. } | FetchError::NotKept { .. } => {
-                StateReply::without_state(NOT_KEPT, String::new())
-            }
-            error => StateReply::without_state(FAILED, error.to_string()),
+            FetchError::Abandoned { .. } | FetchError::NotKept { .. } => failed(String::new()),
+            error => failed(error.to_string()),
         }),
-        Err(error) => StateReply::without_state(FAILED, format!("the question: {error}")),
+        Err(error) => failed(format!("the question: {error}")),
     };
     codec::write(&reply)
 }
@@ -235,9 +216,8 @@ async fn known(
     let mut count = wanted.len();
     loop {
         let some = wanted.iter().copied().take(count);
-        let mut reply = StateReply::without_state(KNOWN, String::new());
-        reply.state.push(view.export_some(some));
-        if count <= 1 || encode(&reply).len() + 64 <= most {
+        let reply = StateReply { state: vec![view.export_some(some)], problem: String::new() };
+        if count <= 1 || encode(&reply).len() <= most - most / 64 {
             return Ok(reply);
         }
         count /= 2;

@@ -2,7 +2,7 @@
 
 use std::{fmt::Debug, sync::Arc, time::Instant};
 
-use futures::future::BoxFuture;
+use async_trait::async_trait;
 use tokio::sync::SemaphorePermit;
 
 use super::{
@@ -58,6 +58,7 @@ pub trait Task: Sized + Send + Sync + 'static {
 
 /// A source of all the state that a run has missed, for [`Executor::submit`](super::Executor::submit). A
 /// [`StateSource`](crate::state::StateSource) has the state of single blocks.
+#[async_trait]
 pub trait FetchMissed: Debug + Send + Sync {
     /// Returns the most rounds of one task that may miss state.
     fn rounds(&self) -> usize;
@@ -68,25 +69,21 @@ pub trait FetchMissed: Debug + Send + Sync {
     /// # Errors
     ///
     /// Returns a [`FetchError`] if a missed value is still unknown.
-    fn fetch<'a>(
-        &'a self,
-        missed: &'a Missed,
-        params: Option<&'a str>,
-        deadline: Instant,
-    ) -> BoxFuture<'a, Result<Held, FetchError>>;
+    async fn fetch(&self, missed: &Missed, params: Option<&str>, deadline: Instant) -> Result<Held, FetchError>;
 }
 
 /// The source of a chain whose whole state is local, on which no run misses state.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LocalState;
 
+#[async_trait]
 impl FetchMissed for LocalState {
     fn rounds(&self) -> usize {
         1
     }
 
-    fn fetch<'a>(&'a self, _: &'a Missed, _: Option<&'a str>, _: Instant) -> BoxFuture<'a, Result<Held, FetchError>> {
-        Box::pin(std::future::ready(Err(FetchError::Local)))
+    async fn fetch(&self, _: &Missed, _: Option<&str>, _: Instant) -> Result<Held, FetchError> {
+        Err(FetchError::Local)
     }
 }
 

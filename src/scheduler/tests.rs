@@ -13,7 +13,8 @@ use std::{
 };
 
 use alloy_primitives::{Address, B256, U256};
-use futures::future::{BoxFuture, join_all};
+use async_trait::async_trait;
+use futures::future::join_all;
 use revm::state::AccountInfo;
 use tokio::sync::{Semaphore, oneshot};
 
@@ -302,18 +303,17 @@ impl SlowSource {
     }
 }
 
+#[async_trait]
 impl FetchMissed for SlowSource {
     fn rounds(&self) -> usize {
         1
     }
 
-    fn fetch<'a>(&'a self, _: &'a Missed, _: Option<&'a str>, _: Instant) -> BoxFuture<'a, Result<Held, FetchError>> {
-        Box::pin(async {
-            self.asked.fetch_add(1, SeqCst);
-            let _answer = self.answers.acquire().await;
-            let code = Code::default();
-            Ok(self.view.insert_held([Fetched::Account { address: MISSED, balance: U256::ONE, nonce: 0, code }]))
-        })
+    async fn fetch(&self, _: &Missed, _: Option<&str>, _: Instant) -> Result<Held, FetchError> {
+        self.asked.fetch_add(1, SeqCst);
+        let _answer = self.answers.acquire().await;
+        let code = Code::default();
+        Ok(self.view.insert_held([Fetched::Account { address: MISSED, balance: U256::ONE, nonce: 0, code }]))
     }
 }
 

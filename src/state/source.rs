@@ -3,24 +3,20 @@
 use std::fmt::Debug;
 
 use alloy_primitives::B256;
-use futures::future::BoxFuture;
+use async_trait::async_trait;
 use tokio::time::Instant;
 
 use super::{Held, Miss, RemoteView};
 
 /// A place that has the state of an upstream's blocks: a node that is asked, or another cache.
+#[async_trait]
 pub trait StateSource: Debug + Send + Sync {
     /// Fetches `missed` values of one block into the cache of `view`, and holds them.
     ///
     /// # Errors
     ///
     /// Returns a [`FetchError`] if a value is still unknown.
-    fn fetch<'a>(
-        &'a self,
-        view: &'a RemoteView,
-        missed: &'a [Miss],
-        deadline: Instant,
-    ) -> BoxFuture<'a, Result<Held, FetchError>>;
+    async fn fetch(&self, view: &RemoteView, missed: &[Miss], deadline: Instant) -> Result<Held, FetchError>;
 }
 
 /// The reason why state could not be fetched.

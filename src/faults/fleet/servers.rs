@@ -21,8 +21,9 @@ use crate::{
         frames, join,
     },
 };
+use async_trait::async_trait;
 use bytes::Bytes;
-use futures::{FutureExt, StreamExt, future::BoxFuture, stream, stream::BoxStream};
+use futures::{StreamExt, stream, stream::BoxStream};
 use tokio::{
     sync::{mpsc, oneshot, watch},
     time::{Instant, sleep, sleep_until, timeout},
@@ -406,6 +407,7 @@ impl ModelPort {
     }
 }
 
+#[async_trait]
 impl FleetPort for ModelPort {
     fn fleet(&self) -> &str {
         "simulated"
@@ -415,27 +417,27 @@ impl FleetPort for ModelPort {
         self.is_open(false).is_ok()
     }
 
-    fn repair(&self) -> BoxFuture<'_, Result<(), FleetError>> {
+    async fn repair(&self) -> Result<(), FleetError> {
         let repair = async |servers: &SharedServers| {
             lock(servers).is_missing = false;
             Ok(())
         };
-        self.ask(false, repair).boxed()
+        self.ask(false, repair).await
     }
 
-    fn purge(&self) -> BoxFuture<'_, Result<(), FleetError>> {
+    async fn purge(&self) -> Result<(), FleetError> {
         let purge = async |servers: &SharedServers| {
             lock(servers).purge(0);
             Ok(())
         };
-        self.ask(false, purge).boxed()
+        self.ask(false, purge).await
     }
 
     fn max_part(&self) -> NonZeroUsize {
         self.max_part
     }
 
-    fn ends(&self) -> BoxFuture<'_, Result<StreamEnds, FleetError>> {
+    async fn ends(&self) -> Result<StreamEnds, FleetError> {
         let ends = async |servers: &SharedServers| {
             let servers = lock(servers);
             if servers.is_missing {
@@ -445,10 +447,10 @@ impl FleetPort for ModelPort {
             let (messages, bytes) = (servers.parts.len() as u64, servers.stored() as u64);
             Ok(StreamEnds { first, last: servers.last, messages, bytes })
         };
-        self.ask(false, ends).boxed()
+        self.ask(false, ends).await
     }
 
-    fn read(&self, from: u64) -> BoxFuture<'_, Result<Arrivals, FleetError>> {
+    async fn read(&self, from: u64) -> Result<Arrivals, FleetError> {
         let port = self.clone();
         let read = async move |servers: &SharedServers| {
             let Servers { is_missing, deleted, .. } = *lock(servers);
@@ -465,10 +467,10 @@ impl FleetPort for ModelPort {
             });
             Ok(arrivals.boxed())
         };
-        self.ask(false, read).boxed()
+        self.ask(false, read).await
     }
 
-    fn at(&self, sequence: u64) -> BoxFuture<'_, Result<StreamEntry, FleetError>> {
+    async fn at(&self, sequence: u64) -> Result<StreamEntry, FleetError> {
         let at = async move |servers: &SharedServers| {
             let servers = lock(servers);
             if servers.is_missing {
@@ -481,37 +483,28 @@ impl FleetPort for ModelPort {
                 _ => StreamEntry::Foreign,
             })
         };
-        self.ask(false, at).boxed()
+        self.ask(false, at).await
     }
 
-    fn send<'a>(&'a self, id: SnapshotId, parts: &'a [Frame], expected: u64) -> BoxFuture<'a, Vec<PartAck>> {
-        async move {
-            let sent = async {
-                self.pass(false).await;
-                let acks = self.send_now(id, parts, expected);
-                self.pass(false).await;
-                acks
-            };
-            let acks = timeout(ACK_TIMEOUT, sent).await;
-            acks.unwrap_or_else(|_| vec![PartAck::Unknown; parts.len()])
-        }
-        .boxed()
+    async fn send(&self, id: SnapshotId, parts: &[Frame], expected: u64) -> Vec<PartAck> {
+        let sent = async {
+            self.pass(false).await;
+            let acks = self.send_now(id, parts, expected);
+            self.pass(false).await;
+            acks
+        };
+        let acks = timeout(ACK_TIMEOUT, sent).await;
+        acks.unwrap_or_else(|_| vec![PartAck::Unknown; parts.len()])
     }
 
-    fn entry<'a>(&'a self, bucket: Bucket, key: &'a str) -> BoxFuture<'a, Result<Option<BucketEntry>, FleetError>> {
+    async fn entry(&self, bucket: Bucket, key: &str) -> Result<Option<BucketEntry>, FleetError> {
         let entry = async move |servers: &SharedServers| {
             Ok(lock(servers).buckets.get(&bucket).and_then(|keys| keys.get(key)).cloned())
         };
-        self.ask(true, entry).boxed()
+        self.ask(true, entry).await
     }
 
-    fn update<'a>(
-        &'a self,
-        bucket: Bucket,
-        key: &'a str,
-        value: Bytes,
-        revision: u64,
-    ) -> BoxFuture<'a, Result<Option<u64>, FleetError>> {
+    async fn update(&self, bucket: Bucket, key: &str, value: Bytes, revision: u64) -> Result<Option<u64>, FleetError> {
         let update = async move |servers: &SharedServers| {
             let mut servers = lock(servers);
             if !servers.has_room(0) {
@@ -526,33 +519,30 @@ impl FleetPort for ModelPort {
             keys.insert(key.to_owned(), BucketEntry { value, revision: next });
             Ok(Some(next))
         };
-        self.ask(true, update).boxed()
+        self.ask(true, update).await
     }
 
-    fn put_image<'a>(&'a self, name: &'a str, bytes: &'a [u8]) -> BoxFuture<'a, Result<(), FleetError>> {
-        async move {
-            let time = lock(&self.servers).image_time;
-            sleep(time).await;
-            let put = async move |servers: &SharedServers| {
-                let mut servers = lock(servers);
-                let fails = servers.failing_images > 0;
-                servers.failing_images = servers.failing_images.saturating_sub(1);
-                if fails || !servers.has_room(bytes.len()) {
-                    // The parts that were written stay.
-                    let images: usize = servers.images.values().map(Vec::len).sum();
-                    let room = servers.bounds.1.saturating_sub(servers.stored() + images + servers.orphans);
-                    servers.orphans += room.min(bytes.len());
-                    return Err(lost("an image cannot be written"));
-                }
-                servers.images.insert(name.to_owned(), bytes.to_vec());
-                Ok(())
-            };
-            self.ask(false, put).await
-        }
-        .boxed()
+    async fn put_image(&self, name: &str, bytes: &[u8]) -> Result<(), FleetError> {
+        let time = lock(&self.servers).image_time;
+        sleep(time).await;
+        let put = async move |servers: &SharedServers| {
+            let mut servers = lock(servers);
+            let fails = servers.failing_images > 0;
+            servers.failing_images = servers.failing_images.saturating_sub(1);
+            if fails || !servers.has_room(bytes.len()) {
+                // The parts that were written stay.
+                let images: usize = servers.images.values().map(Vec::len).sum();
+                let room = servers.bounds.1.saturating_sub(servers.stored() + images + servers.orphans);
+                servers.orphans += room.min(bytes.len());
+                return Err(lost("an image cannot be written"));
+            }
+            servers.images.insert(name.to_owned(), bytes.to_vec());
+            Ok(())
+        };
+        self.ask(false, put).await
     }
 
-    fn image<'a>(&'a self, key: &'a ImageKey) -> BoxFuture<'a, Result<Vec<u8>, FleetError>> {
+    async fn image(&self, key: &ImageKey) -> Result<Vec<u8>, FleetError> {
         let image = async move |servers: &SharedServers| {
             let bytes = lock(servers).images.get(&key.name).cloned().ok_or_else(|| lost("there is no such image"))?;
             match bytes.len() as u64 == key.bytes {
@@ -560,29 +550,28 @@ impl FleetPort for ModelPort {
                 false => Err(FleetError::Image("it has another size".to_owned())),
             }
         };
-        self.ask(false, image).boxed()
+        self.ask(false, image).await
     }
 
-    fn images(&self) -> BoxFuture<'_, Result<Vec<String>, FleetError>> {
-        self.ask(false, async |servers: &SharedServers| Ok(lock(servers).images.keys().cloned().collect())).boxed()
+    async fn images(&self) -> Result<Vec<String>, FleetError> {
+        self.ask(false, async |servers: &SharedServers| Ok(lock(servers).images.keys().cloned().collect())).await
     }
 
-    fn retain_images<'a>(&'a self, kept: &'a [String]) -> BoxFuture<'a, Result<(), FleetError>> {
+    async fn retain_images(&self, kept: &[String]) -> Result<(), FleetError> {
         let retain = async move |servers: &SharedServers| {
             let mut servers = lock(servers);
             servers.orphans = 0;
             servers.images.retain(|name, _| kept.contains(name));
             Ok(())
         };
-        self.ask(false, retain).boxed()
+        self.ask(false, retain).await
     }
 
-    fn publish(&self, topic: Topic, payload: Bytes) -> BoxFuture<'_, ()> {
+    async fn publish(&self, topic: Topic, payload: Bytes) {
         self.say(topic, ShortMessage { payload, reply: None });
-        std::future::ready(()).boxed()
     }
 
-    fn subscribe(&self, topic: Topic) -> BoxFuture<'_, Result<BoxStream<'static, ShortMessage>, FleetError>> {
+    async fn subscribe(&self, topic: Topic) -> Result<BoxStream<'static, ShortMessage>, FleetError> {
         let port = self.clone();
         let subscribe = async move |servers: &SharedServers| {
             let (sender, receiver) = mpsc::unbounded_channel();
@@ -600,34 +589,31 @@ impl FleetPort for ModelPort {
             });
             Ok(messages.boxed())
         };
-        self.ask(false, subscribe).boxed()
+        self.ask(false, subscribe).await
     }
 
-    fn request(&self, topic: Topic) -> BoxFuture<'_, Option<Bytes>> {
-        async move {
-            let (sender, receiver) = oneshot::channel();
-            let reply = {
-                let mut servers = lock(&self.servers);
-                servers.revision += 1;
-                let reply = servers.revision.to_string();
-                servers.replies.insert(reply.clone(), sender);
-                reply
-            };
-            self.say(topic, ShortMessage { payload: Bytes::new(), reply: Some(reply.clone()) });
-            let replied = async {
-                let (due, payload) = receiver.await.ok()?;
-                let delay = lock(&self.servers).delay(self.node);
-                sleep_until(due + delay).await;
-                self.is_open(false).is_ok().then_some(payload)
-            };
-            let replied = timeout(REPLY_TIMEOUT, replied).await.ok().flatten();
-            lock(&self.servers).replies.remove(&reply);
-            replied
-        }
-        .boxed()
+    async fn request(&self, topic: Topic) -> Option<Bytes> {
+        let (sender, receiver) = oneshot::channel();
+        let reply = {
+            let mut servers = lock(&self.servers);
+            servers.revision += 1;
+            let reply = servers.revision.to_string();
+            servers.replies.insert(reply.clone(), sender);
+            reply
+        };
+        self.say(topic, ShortMessage { payload: Bytes::new(), reply: Some(reply.clone()) });
+        let replied = async {
+            let (due, payload) = receiver.await.ok()?;
+            let delay = lock(&self.servers).delay(self.node);
+            sleep_until(due + delay).await;
+            self.is_open(false).is_ok().then_some(payload)
+        };
+        let replied = timeout(REPLY_TIMEOUT, replied).await.ok().flatten();
+        lock(&self.servers).replies.remove(&reply);
+        replied
     }
 
-    fn reply(&self, to: String, payload: Bytes) -> BoxFuture<'_, ()> {
+    async fn reply(&self, to: String, payload: Bytes) {
         if self.is_open(false).is_ok() {
             let mut servers = lock(&self.servers);
             let due = Instant::now() + servers.delay(self.node);
@@ -635,7 +621,6 @@ impl FleetPort for ModelPort {
                 let _ = sender.send((due, payload));
             }
         }
-        std::future::ready(()).boxed()
     }
 }
 

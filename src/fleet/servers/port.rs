@@ -2,8 +2,9 @@
 
 use std::{fmt, num::NonZeroUsize, time::Duration};
 
+use async_trait::async_trait;
 use bytes::Bytes;
-use futures::{future::BoxFuture, stream::BoxStream};
+use futures::stream::BoxStream;
 use serde::{Deserialize, Serialize};
 
 use super::{ArrivedPart, FleetChain, FleetError, ImageKey, WALLET_KEY};
@@ -117,6 +118,7 @@ pub struct ShortMessage {
 ///
 /// Each call fails with [`FleetError::Nats`] if the servers do not answer in time, or refuse. The call may have had its effect
 /// then.
+#[async_trait]
 pub trait FleetPort: fmt::Debug + Send + Sync {
     /// Returns the name of the fleet.
     fn fleet(&self) -> &str;
@@ -125,64 +127,58 @@ pub trait FleetPort: fmt::Debug + Send + Sync {
     fn is_connected(&self) -> bool;
 
     /// Recreates the fleet's streams and buckets that the servers lack.
-    fn repair(&self) -> BoxFuture<'_, Result<(), FleetError>>;
+    async fn repair(&self) -> Result<(), FleetError>;
 
     /// Deletes the messages of the stream.
-    fn purge(&self) -> BoxFuture<'_, Result<(), FleetError>>;
+    async fn purge(&self) -> Result<(), FleetError>;
 
     /// Returns the most bytes of a part.
     fn max_part(&self) -> NonZeroUsize;
 
     /// Returns the extent of the stream.
-    fn ends(&self) -> BoxFuture<'_, Result<StreamEnds, FleetError>>;
+    async fn ends(&self) -> Result<StreamEnds, FleetError>;
 
     /// Asks for the messages of the stream from a sequence on.
-    fn read(&self, from: u64) -> BoxFuture<'_, Result<Arrivals, FleetError>>;
+    async fn read(&self, from: u64) -> Result<Arrivals, FleetError>;
 
     /// Returns the message at a sequence of the stream.
-    fn at(&self, sequence: u64) -> BoxFuture<'_, Result<StreamEntry, FleetError>>;
+    async fn at(&self, sequence: u64) -> Result<StreamEntry, FleetError>;
 
     /// Sends the parts of the message `id` in order. The first one must follow the message at `expected`. If a part is
     /// rejected, so are those after it. Returns the outcomes of the parts that could be sent, in order. A part that the
     /// stream already has under the same name is accepted, regardless of what it must follow.
-    fn send<'a>(&'a self, id: SnapshotId, parts: &'a [Frame], expected: u64) -> BoxFuture<'a, Vec<PartAck>>;
+    async fn send(&self, id: SnapshotId, parts: &[Frame], expected: u64) -> Vec<PartAck>;
 
     /// Returns the last value of a key; `None` if it never had one.
-    fn entry<'a>(&'a self, bucket: Bucket, key: &'a str) -> BoxFuture<'a, Result<Option<BucketEntry>, FleetError>>;
+    async fn entry(&self, bucket: Bucket, key: &str) -> Result<Option<BucketEntry>, FleetError>;
 
     /// Sets a key whose last revision is `revision` (0 if it never had a value). Returns the new revision, or `None` if
     /// the key has another revision.
-    fn update<'a>(
-        &'a self,
-        bucket: Bucket,
-        key: &'a str,
-        value: Bytes,
-        revision: u64,
-    ) -> BoxFuture<'a, Result<Option<u64>, FleetError>>;
+    async fn update(&self, bucket: Bucket, key: &str, value: Bytes, revision: u64) -> Result<Option<u64>, FleetError>;
 
     /// Writes an image.
-    fn put_image<'a>(&'a self, name: &'a str, bytes: &'a [u8]) -> BoxFuture<'a, Result<(), FleetError>>;
+    async fn put_image(&self, name: &str, bytes: &[u8]) -> Result<(), FleetError>;
 
     /// Reads an image. Fails with [`FleetError::Image`] if it has another length than its key says.
-    fn image<'a>(&'a self, key: &'a ImageKey) -> BoxFuture<'a, Result<Vec<u8>, FleetError>>;
+    async fn image(&self, key: &ImageKey) -> Result<Vec<u8>, FleetError>;
 
     /// Returns the names of the images.
-    fn images(&self) -> BoxFuture<'_, Result<Vec<String>, FleetError>>;
+    async fn images(&self) -> Result<Vec<String>, FleetError>;
 
     /// Deletes all images but these, and the remains of failed writes.
-    fn retain_images<'a>(&'a self, kept: &'a [String]) -> BoxFuture<'a, Result<(), FleetError>>;
+    async fn retain_images(&self, kept: &[String]) -> Result<(), FleetError>;
 
     /// Publishes a short message. If it is lost, the caller repeats it.
-    fn publish(&self, topic: Topic, payload: Bytes) -> BoxFuture<'_, ()>;
+    async fn publish(&self, topic: Topic, payload: Bytes);
 
     /// Listens to a topic.
-    fn subscribe(&self, topic: Topic) -> BoxFuture<'_, Result<BoxStream<'static, ShortMessage>, FleetError>>;
+    async fn subscribe(&self, topic: Topic) -> Result<BoxStream<'static, ShortMessage>, FleetError>;
 
     /// Publishes an empty message, and returns the first reply, or `None` if none arrives in time.
-    fn request(&self, topic: Topic) -> BoxFuture<'_, Option<Bytes>>;
+    async fn request(&self, topic: Topic) -> Option<Bytes>;
 
     /// Replies to a message.
-    fn reply(&self, to: String, payload: Bytes) -> BoxFuture<'_, ()>;
+    async fn reply(&self, to: String, payload: Bytes);
 }
 
 impl dyn FleetPort + '_ {

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Instant};
 
 use alloy_primitives::{B256, keccak256};
-use futures::future::BoxFuture;
+use async_trait::async_trait;
 use op_alloy::consensus::post_exec::POST_EXEC_TX_TYPE_ID;
 use serde_json::value::RawValue;
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -59,21 +59,15 @@ impl ForwardedMethods {
 /// The methods that an upstream can execute in place of a run, with the block in their second parameter.
 const EXECUTED: [&str; 4] = ["eth_call", "eth_estimateGas", "eth_createAccessList", "eth_simulateV1"];
 
+#[async_trait]
 impl FetchMissed for UpstreamGateway {
     fn rounds(&self) -> usize {
         self.rounds
     }
 
-    fn fetch<'a>(
-        &'a self,
-        missed: &'a Missed,
-        params: Option<&'a str>,
-        deadline: Instant,
-    ) -> BoxFuture<'a, Result<Held, FetchError>> {
-        Box::pin(async move {
-            let hints = params.map(Hints::of);
-            patiently(self.fetcher.fetch(missed, hints.as_ref(), deadline.into())).await
-        })
+    async fn fetch(&self, missed: &Missed, params: Option<&str>, deadline: Instant) -> Result<Held, FetchError> {
+        let hints = params.map(Hints::of);
+        patiently(self.fetcher.fetch(missed, hints.as_ref(), deadline.into())).await
     }
 }
 
