@@ -2,8 +2,7 @@
 
 use std::{ops::Range, sync::Arc};
 
-use alloy_consensus::Header;
-use alloy_primitives::{B256, Sealable, Sealed};
+use alloy_primitives::{B256, Sealable};
 
 use super::{Chain, drop_aside};
 use crate::{chain::SealedBlock, ledger::UnknownBlock};
@@ -52,14 +51,6 @@ impl Chain {
         let after_genesis = self.blocks.get_min().map_or(0, |(genesis, _)| genesis + 1);
         let oldest = self.blocks.range(after_genesis..).next().map_or(after_genesis, |(oldest, _)| *oldest);
         after_genesis..oldest
-    }
-
-    /// Adds the headers of pruned blocks.
-    pub fn add_old_headers(&mut self, headers: impl IntoIterator<Item = Sealed<Header>>) {
-        for header in headers {
-            self.numbers.insert(header.hash(), header.number);
-            self.old_headers.insert(&header);
-        }
     }
 
     /// Returns the number of the pruned block with this hash.

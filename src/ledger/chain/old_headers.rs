@@ -5,6 +5,9 @@ use std::sync::Arc;
 use alloy_consensus::Header;
 use alloy_rlp::Decodable;
 
+/// The level of the compression: a header has few bytes that repeat, but runs of zeros.
+const LEVEL: i32 = 1;
+
 /// Headers of pruned blocks by number, compressed to a few hundred bytes each because they are never removed. Cheap to
 /// clone.
 #[derive(Clone, Debug, Default)]
@@ -13,41 +16,17 @@ pub struct OldHeaders(imbl::OrdMap<u64, Arc<[u8]>>);
 impl OldHeaders {
     /// Adds a header.
     pub fn insert(&mut self, header: &Header) {
-        self.0.insert(header.number, pack(&alloy_rlp::encode(header)).into());
+        // Compressing into memory does not fail.
+        let packed = zstd::bulk::compress(&alloy_rlp::encode(header), LEVEL).unwrap_or_default();
+        self.0.insert(header.number, packed.into());
     }
 
     /// Returns the header of block `number`, if it was added.
     pub fn get(&self, number: u64) -> Option<Header> {
-        let rlp = unpack(self.0.get(&number)?);
         // The bytes were encoded here, so they decode.
+        let rlp = zstd::decode_all(&self.0.get(&number)?[..]).ok()?;
         Header::decode(&mut rlp.as_slice()).ok()
     }
-}
-
-/// Replaces each run of zeros by a zero and its length. Blooms are mostly zeros, and some fields only.
-fn pack(bytes: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(bytes.len());
-    for run in bytes.chunk_by(|a, b| (*a == 0) == (*b == 0)) {
-        if run[0] != 0 {
-            out.extend_from_slice(run);
-            continue;
-        }
-        for zeros in run.chunks(255) {
-            out.extend([0, zeros.len() as u8]);
-        }
-    }
-    out
-}
-
-/// Reverses [`pack`].
-fn unpack(packed: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(1024);
-    let mut rest = packed.iter();
-    while let Some(byte) = rest.next() {
-        let count = if *byte == 0 { rest.next().copied().unwrap_or_default() } else { 1 };
-        out.resize(out.len() + usize::from(count), *byte);
-    }
-    out
 }
 
 #[cfg(test)]

@@ -1,21 +1,17 @@
 //! Frames: a message in transit, compressed where that pays, and split into parts that a server accepts.
 
-use std::{
-    io::{self, Read},
-    num::NonZeroUsize,
-};
+use std::{io::Read, num::NonZeroUsize};
 
 use alloy_primitives::Bytes;
 use alloy_rlp::{Decodable, Encodable};
+
+use zstd::zstd_safe::get_frame_content_size;
 
 use super::items::ItemBudget;
 use crate::store::{encode, problem_of};
 
 /// The version of all that the codec writes. A reader refuses every other.
-pub const VERSION: u8 = 10;
-/// The bytes from which a message is compressed: for shorter ones, the header of the compression costs more than it
-/// saves.
-const MIN_COMPRESSED_BYTES: usize = 512;
+pub const VERSION: u8 = 11;
 /// The level of the compression: a sub-block is compressed within its interval many times over.
 const LEVEL: i32 = 1;
 /// The most bytes of a beat, an answer about the time, or a verdict, after decompression.
@@ -25,9 +21,6 @@ pub const MAX_SHORT_BYTES: usize = 1 << 16;
 pub const MAX_STREAM_BYTES: usize = 1 << 28;
 /// The most bytes of an image, before and after decompression.
 pub const MAX_IMAGE_BYTES: usize = 1 << 31;
-
-const PLAIN: u8 = 0;
-const ZSTD: u8 = 1;
 
 /// A part of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,19 +67,12 @@ pub fn join(parts: &[Bytes], most: usize) -> Result<Vec<u8>, FrameError> {
     }
 }
 
-/// Returns bytes with their version, compressed if that makes them shorter.
+/// Returns bytes with their version, compressed.
 pub fn pack(message: &[u8]) -> Vec<u8> {
-    let plain = || [&[VERSION, PLAIN], message].concat();
-    if message.len() < MIN_COMPRESSED_BYTES {
-        return plain();
-    }
-    match zstd::bulk::compress(message, LEVEL) {
-        Ok(short) if short.len() + 8 < message.len() => {
-            let length = u64::try_from(message.len()).unwrap_or(u64::MAX).to_be_bytes();
-            [&[VERSION, ZSTD], length.as_slice(), &short].concat()
-        }
-        _ => plain(),
-    }
+    let mut body = vec![VERSION];
+    // Compressing into memory does not fail.
+    body.extend(zstd::bulk::compress(message, LEVEL).unwrap_or_default());
+    body
 }
 
 /// Returns a value as a packed message.
@@ -104,12 +90,9 @@ pub fn read<T: Decodable>(body: &[u8], most: usize) -> Result<T, FrameError> {
     ItemBudget::of(most).decode(&message).map_err(|error| FrameError::Malformed(problem_of(error)))
 }
 
-/// Returns the bytes that a packed message has when it is unpacked.
+/// Returns the length of a packed message after decompression, as its header declares it.
 pub fn unpacked_bytes(body: &[u8]) -> u64 {
-    match body {
-        [_, ZSTD, a, b, c, d, e, f, g, h, ..] => u64::from_be_bytes([*a, *b, *c, *d, *e, *f, *g, *h]),
-        _ => (body.len() as u64).saturating_sub(2),
-    }
+    body.get(1..).and_then(|short| get_frame_content_size(short).ok().flatten()).unwrap_or_default()
 }
 
 /// Reverses [`pack`]. No memory is taken for a message that has more than `most` bytes, or says so.
@@ -118,33 +101,21 @@ pub fn unpacked_bytes(body: &[u8]) -> u64 {
 ///
 /// Returns an error as [`join`] does.
 pub fn unpack(body: &[u8], most: usize) -> Result<Vec<u8>, FrameError> {
-    let malformed = |problem: &str| FrameError::Malformed(problem.to_owned());
-    let too_long = |bytes: u64| malformed(&format!("it has {bytes} bytes: expected at most {most}"));
-    let (version, rest) = body.split_first().ok_or_else(|| malformed("it is empty"))?;
+    let malformed = FrameError::Malformed;
+    let (version, short) = body.split_first().ok_or_else(|| malformed("it is empty".to_owned()))?;
     if *version != VERSION {
         return Err(FrameError::Version { theirs: *version });
     }
-    match rest.split_first() {
-        Some((&PLAIN, message)) if message.len() > most => Err(too_long(message.len() as u64)),
-        Some((&PLAIN, message)) => Ok(message.to_vec()),
-        Some((&ZSTD, rest)) => {
-            let (length, short) = rest.split_first_chunk::<8>().ok_or_else(|| malformed("it is too short"))?;
-            let claimed = u64::from_be_bytes(*length);
-            let length = usize::try_from(claimed).ok().filter(|length| *length <= most);
-            let length = length.ok_or_else(|| too_long(claimed))?;
-            decompress(short, length).map_err(|error| FrameError::Malformed(error.to_string()))
-        }
-        _ => Err(malformed("its compression is unknown")),
+    let bytes = unpacked_bytes(body);
+    if bytes > most as u64 {
+        return Err(malformed(format!("it has {bytes} bytes: expected at most {most}")));
     }
-}
-
-/// Decompresses bytes whose header declares `length`. Memory is allocated as data arrives, not as declared.
-fn decompress(short: &[u8], length: usize) -> io::Result<Vec<u8>> {
-    let mut message = Vec::with_capacity(length.min(short.len().saturating_mul(16)));
-    zstd::Decoder::new(short)?.take(length as u64 + 1).read_to_end(&mut message)?;
-    match message.len() == length {
+    // Memory is allocated as data arrives, not as declared.
+    let mut message = Vec::with_capacity((bytes as usize).min(short.len().saturating_mul(16)));
+    let read = zstd::Decoder::new(short).and_then(|frame| frame.take(bytes + 1).read_to_end(&mut message));
+    match read.map_err(|error| malformed(error.to_string()))? as u64 == bytes {
         true => Ok(message),
-        false => Err(io::Error::new(io::ErrorKind::InvalidData, "it has another length than it says")),
+        false => Err(malformed("it has another length than it says".to_owned())),
     }
 }
 
@@ -187,12 +158,11 @@ mod tests {
 
     #[test]
     fn a_message_that_exceeds_its_bound_is_rejected_before_it_is_unpacked() {
-        // Bytes that cannot be decompressed, so that an attempt would be reported.
-        let claims = [&[VERSION, ZSTD], 1_001_u64.to_be_bytes().as_slice(), b"no such compression"].concat();
-        for body in [claims, [&[VERSION, PLAIN], vec![0; 1_001].as_slice()].concat()] {
-            let error = unpack(&body, 1_000).expect_err("it has a byte too many");
-            assert_eq!(error.to_string(), "it cannot be read: it has 1001 bytes: expected at most 1000");
-        }
+        let mut body = pack(&[0; 1_001]);
+        // Only the header of the compression, so that an attempt would be reported.
+        body.truncate(8);
+        let error = unpack(&body, 1_000).expect_err("it has a byte too many");
+        assert_eq!(error.to_string(), "it cannot be read: it has 1001 bytes: expected at most 1000");
     }
 
     #[test]
@@ -208,17 +178,12 @@ mod tests {
 
     #[test]
     fn no_bytes_make_the_reader_panic() {
-        for body in [
-            &[][..],
-            &[VERSION],
-            &[VERSION, 7],
-            &[VERSION, ZSTD, 0],
-            &[VERSION, ZSTD, 255, 255, 255, 255, 0, 0, 0, 0, 1],
-        ] {
+        for body in [&[][..], &[VERSION, 7], &[VERSION, 255, 255, 255, 255, 0, 0, 0, 0, 1]] {
             assert!(unpack(body, usize::MAX).is_err(), "{body:?}");
         }
-        let mut body = pack(&b"what repeats is compressed".repeat(100));
-        body.truncate(40);
-        assert!(unpack(&body, usize::MAX).is_err());
+        let whole = pack(&b"what repeats is compressed".repeat(100));
+        for length in [1, 5, 8, whole.len() - 1] {
+            assert!(unpack(&whole[..length], usize::MAX).is_err());
+        }
     }
 }
