@@ -43,67 +43,53 @@ impl LaneName {
     }
 }
 
-/// The name of a worker queue. The variants are in the order of priority.
+/// The name of a worker queue. Requests of the past and watched bundles have one queue each, the other lanes two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum QueueName {
-    Read,
-    Short,
-    Bundle,
-    /// Reads too long to run in the pause of another run.
-    LongRead,
-    /// Calls too long to run inline or in the pause of another run.
-    LongShort,
-    /// Bundles too long for either.
-    LongBundle,
-    /// Requests of the past.
-    Past,
-    /// Watched bundles.
-    Watch,
+pub struct QueueName {
+    /// The lane of the queue's jobs.
+    pub lane: LaneName,
+    /// Whether the jobs are too long to run inline or in the pause of another run.
+    is_long: bool,
 }
 
 impl QueueName {
-    pub const ALL: [Self; 8] = [
-        Self::Read,
-        Self::Short,
-        Self::Bundle,
-        Self::LongRead,
-        Self::LongShort,
-        Self::LongBundle,
-        Self::Past,
-        Self::Watch,
-    ];
+    const READ: Self = Self::of(LaneName::Read, false);
+    const SHORT: Self = Self::of(LaneName::Short, false);
+    const BUNDLE: Self = Self::of(LaneName::Bundle, false);
+    const LONG_READ: Self = Self::of(LaneName::Read, true);
+    const LONG_SHORT: Self = Self::of(LaneName::Short, true);
+    const LONG_BUNDLE: Self = Self::of(LaneName::Bundle, true);
+    const PAST: Self = Self::of(LaneName::Past, false);
+    const WATCH: Self = Self::of(LaneName::Watch, false);
 
-    /// Returns the lane of the queue's jobs.
-    pub const fn lane(self) -> LaneName {
-        match self {
-            Self::Read | Self::LongRead => LaneName::Read,
-            Self::Short | Self::LongShort => LaneName::Short,
-            Self::Bundle | Self::LongBundle => LaneName::Bundle,
-            Self::Past => LaneName::Past,
-            Self::Watch => LaneName::Watch,
-        }
-    }
+    /// All queues, in the order of priority.
+    pub const ALL: [Self; 8] = [
+        Self::READ,
+        Self::SHORT,
+        Self::BUNDLE,
+        Self::LONG_READ,
+        Self::LONG_SHORT,
+        Self::LONG_BUNDLE,
+        Self::PAST,
+        Self::WATCH,
+    ];
 
     /// The queue with which a worker begins a turn, by the turn's number. Three of six turns begin with long jobs, one
     /// with bundles, one with reads and one with the past, so that short calls block no queue forever.
     pub const FIRST: [Self; 6] =
-        [Self::LongBundle, Self::LongShort, Self::LongRead, Self::Bundle, Self::Read, Self::Past];
+        [Self::LONG_BUNDLE, Self::LONG_SHORT, Self::LONG_READ, Self::BUNDLE, Self::READ, Self::PAST];
 
     /// The queues of jobs that may run in the pause of a long run.
-    pub const PASSING: [Self; 3] = [Self::Read, Self::Short, Self::Bundle];
+    pub const PASSING: [Self; 3] = [Self::READ, Self::SHORT, Self::BUNDLE];
 
     /// Returns the queue for a job of `lane`.
     pub const fn of(lane: LaneName, is_long: bool) -> Self {
-        match (lane, is_long) {
-            (LaneName::Read, false) => Self::Read,
-            (LaneName::Short, false) => Self::Short,
-            (LaneName::Bundle, false) => Self::Bundle,
-            (LaneName::Read, true) => Self::LongRead,
-            (LaneName::Short, true) => Self::LongShort,
-            (LaneName::Bundle, true) => Self::LongBundle,
-            (LaneName::Past, _) => Self::Past,
-            (LaneName::Watch, _) => Self::Watch,
-        }
+        Self { lane, is_long: is_long && !matches!(lane, LaneName::Past | LaneName::Watch) }
+    }
+
+    /// Returns the index of the queue in an array of all queues.
+    pub const fn index(self) -> usize {
+        self.lane as usize + if self.is_long { LaneName::ALL.len() } else { 0 }
     }
 }
 
@@ -163,7 +149,7 @@ pub struct FairQueue {
 
 impl FairQueue {
     pub fn push(&self, name: QueueName, flow: &Arc<ClientShare>, job: Job) {
-        let queue = &flow.queues[name as usize];
+        let queue = &flow.queues[name.index()];
         self.waiting.fetch_add(1, Relaxed);
         queue.jobs.push(job);
         self.list(queue, flow);
@@ -174,7 +160,7 @@ impl FairQueue {
     pub fn pop(&self, name: QueueName, quantum: u64) -> Option<(Arc<ClientShare>, Job)> {
         let quantum = i64::try_from(quantum).unwrap_or(i64::MAX);
         while let Some(flow) = self.flows.pop() {
-            let queue = &flow.queues[name as usize];
+            let queue = &flow.queues[name.index()];
             if self.flows.is_empty() {
                 // The only client competes with no other, so it starts without credit or debt.
                 queue.credit.store(0, Relaxed);

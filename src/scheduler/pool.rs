@@ -44,16 +44,16 @@ impl WorkQueues {
     }
 
     pub fn push(&self, queue: QueueName, flow: &Arc<ClientShare>, job: Job) {
-        self.queues[queue as usize].push(queue, flow, job);
+        self.queues[queue.index()].push(queue, flow, job);
     }
 
     fn pop(&self, queue: QueueName) -> Option<(Arc<ClientShare>, Job)> {
-        self.queues[queue as usize].pop(queue, self.lanes[queue.lane() as usize].cost.mean())
+        self.queues[queue.index()].pop(queue, self.lanes[queue.lane as usize].cost.mean())
     }
 
     /// Returns the number of jobs that wait in these queues.
     pub fn waiting(&self, queues: impl IntoIterator<Item = QueueName>) -> usize {
-        queues.into_iter().map(|queue| self.queues[queue as usize].waiting()).sum()
+        queues.into_iter().map(|queue| self.queues[queue.index()].waiting()).sum()
     }
 
     /// Runs one job: the first of the highest queue that has one. Some turns begin with a lower queue.
@@ -83,7 +83,7 @@ impl WorkQueues {
             let found = QueueName::PASSING.into_iter().find_map(|queue| Some((queue, self.pop(queue)?)));
             let Some((queue, (flow, mut job))) = found else { return };
             if !job.work.run(None, Some(PAUSE_STRIDES)) {
-                self.push(QueueName::of(queue.lane(), true), &flow, job);
+                self.push(QueueName::of(queue.lane, true), &flow, job);
                 // The turn spawned for this job may have run meanwhile and found nothing.
                 let pool = self.clone();
                 rayon::spawn(move || pool.turn());

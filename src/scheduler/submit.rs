@@ -289,7 +289,7 @@ impl Executor {
 
     /// Returns the number of jobs that wait in a lane.
     pub fn waiting(&self, lane: LaneName) -> usize {
-        self.pool.waiting(QueueName::ALL.into_iter().filter(|queue| queue.lane() == lane))
+        self.pool.waiting(QueueName::ALL.into_iter().filter(|queue| queue.lane == lane))
     }
 
     /// Returns whether a job waits in any lane.
