@@ -32,6 +32,14 @@ pub struct Pooled {
     pub(super) held: AtomicBool,
 }
 
+impl From<Recovered<TxEnvelope>> for Pooled {
+    /// Converts a transaction that has passed the checks of its form, before the pool is locked, because that takes time.
+    fn from(tx: Recovered<TxEnvelope>) -> Self {
+        let (next, size, cost) = (nonce_after(&tx), tx.eip2718_encoded_length(), cost_of(&tx));
+        Self { tx: Arc::new(tx), arrived: 0, next, size, cost, own: false, held: AtomicBool::new(false) }
+    }
+}
+
 impl Pooled {
     pub(super) fn is_held(&self) -> bool {
         self.held.load(Relaxed)
@@ -71,7 +79,7 @@ fn raised(fee: u128, bump: u32) -> U256 {
 
 /// Returns the sender's nonce after a transaction. Authorizations of the sender's own account raise it further
 /// (EIP-7702).
-pub(super) fn nonce_after(tx: &Recovered<TxEnvelope>) -> u64 {
+fn nonce_after(tx: &Recovered<TxEnvelope>) -> u64 {
     let mut next = tx.nonce() + 1;
     for authorization in tx.authorization_list().unwrap_or_default() {
         let fits = authorization.nonce() == next
@@ -84,7 +92,7 @@ pub(super) fn nonce_after(tx: &Recovered<TxEnvelope>) -> u64 {
 }
 
 /// Returns the maximum cost of a transaction to its sender: gas, blob gas and value, in wei.
-pub(super) fn cost_of(tx: &TxEnvelope) -> U256 {
+fn cost_of(tx: &TxEnvelope) -> U256 {
     let gas = U256::from(tx.gas_limit()).saturating_mul(U256::from(tx.max_fee_per_gas()));
     let blobs = U256::from(tx.blob_gas_used().unwrap_or_default())
         .saturating_mul(U256::from(tx.max_fee_per_blob_gas().unwrap_or_default()));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use alloy_consensus::{TxEnvelope, transaction::Recovered};
 use alloy_primitives::{Address, B256};
 
-use super::{BlocksBuilt, Pool, Pooled, account::nonce_of, aside::Aside};
+use super::{BlocksBuilt, Pool, Pooled, account::nonce_of};
 
 impl Pool {
     /// Returns the transactions of `sender` that wait, in the order in which they will be mined, stored or not. On an
@@ -23,7 +23,7 @@ impl Pool {
 
     /// Returns the node's own transactions that are set aside: they may still be mined, or wait again after a reorg.
     pub fn own_aside(&self) -> Vec<Arc<Pooled>> {
-        self.inner.lock().queue.aside().map_or_else(Vec::new, Aside::all)
+        self.inner.lock().queue.aside().map_or_else(Vec::new, |aside| aside.values().cloned().collect())
     }
 
     /// Returns the own transaction with this hash, whether it waits or is set aside.
@@ -40,7 +40,8 @@ impl Pool {
 
     /// Returns the newest own transaction that waits with this nonce and is on the disk.
     pub fn own_with_nonce(&self, sender: &Address, nonce: u64) -> Option<Arc<Pooled>> {
-        self.inner.lock().queue.stored_with_nonce(sender, nonce)
+        let inner = self.inner.lock();
+        inner.queue.with_nonce(sender, nonce).filter(|pooled| pooled.own && !pooled.is_held()).cloned()
     }
 
     /// Returns the percentage by which a replacement must pay more.

@@ -16,8 +16,8 @@ use alloy_primitives::{
 
 use super::{
     DropReason, PoolError, PoolStatus, SenderContent, Settings,
-    account::{Pooled, check_account, check_replacement, cost_of, nonce_after, nonce_of},
-    aside::Aside,
+    account::{Pooled, check_account, check_replacement, nonce_of},
+    aside::{Aside, free_on},
 };
 use crate::state::{Lookup, World};
 
@@ -62,22 +62,6 @@ impl Departure {
     }
 }
 
-/// A transaction that has passed the checks of its form. Created before the pool is locked, because that takes time.
-#[derive(Debug)]
-pub(super) struct Checked {
-    pub tx: Recovered<TxEnvelope>,
-    /// Length of the EIP-2718 encoding in bytes.
-    size: usize,
-    /// The sender's nonce once the transaction is mined.
-    next: u64,
-}
-
-impl From<Recovered<TxEnvelope>> for Checked {
-    fn from(tx: Recovered<TxEnvelope>) -> Self {
-        Self { size: tx.eip2718_encoded_length(), next: nonce_after(&tx), tx }
-    }
-}
-
 /// The transactions of one sender.
 #[derive(Debug, Default)]
 struct Sender {
@@ -113,7 +97,7 @@ impl Queue {
 
     /// Whether a transaction is set aside.
     pub(super) fn is_aside(&self, hash: &B256) -> bool {
-        self.aside.as_ref().is_some_and(|aside| aside.has(hash))
+        self.aside.as_ref().is_some_and(|aside| aside.contains_key(hash))
     }
 
     /// Whether no transaction waits or is set aside.
@@ -144,11 +128,6 @@ impl Queue {
         all.filter(|pooled| pooled.own && !pooled.is_held()).cloned().collect()
     }
 
-    /// Returns the own transaction with this nonce, if it is on the disk.
-    pub(super) fn stored_with_nonce(&self, sender: &Address, nonce: u64) -> Option<Arc<Pooled>> {
-        self.with_nonce(sender, nonce).filter(|pooled| pooled.own && !pooled.is_held()).cloned()
-    }
-
     /// Adds a transaction to its sender's list.
     fn link(&mut self, pooled: Arc<Pooled>) -> &mut Sender {
         self.bytes += pooled.size;
@@ -164,20 +143,15 @@ impl Queue {
         self.senders.get(sender)?.by_nonce.get(&nonce)
     }
 
-    /// Moves a transaction that was set aside back to the waiting ones, unless another version waits there.
-    fn requeue(&mut self, pooled: Arc<Pooled>) {
-        if self.with_nonce(&pooled.tx.signer(), pooled.tx.nonce()).is_none() {
-            self.forget_aside([*pooled.tx.tx_hash()]);
-            self.link(pooled);
-        }
-    }
-
-    /// Sets aside the transactions whose nonces are used, and returns the ones whose nonces are free again to the
-    /// queue.
+    /// Moves the transactions that were set aside and whose nonces are free again back to the waiting ones, unless another
+    /// version waits there.
     pub(super) fn restore_freed(&mut self, world: &World) {
         let Some(aside) = &self.aside else { return };
-        for pooled in aside.free_on(world) {
-            self.requeue(pooled);
+        for pooled in free_on(aside, world) {
+            if self.with_nonce(&pooled.tx.signer(), pooled.tx.nonce()).is_none() {
+                self.forget_aside([*pooled.tx.tx_hash()]);
+                self.link(pooled);
+            }
         }
     }
 
@@ -243,17 +217,16 @@ impl Queue {
     /// replacement rule and the limits, in geth's order. Returns the transactions that became ready to be mined.
     pub(super) fn insert(
         &mut self,
-        checked: Checked,
+        new: Pooled,
         arrival: Arrival,
         world: &World,
         limits: &Settings,
     ) -> Result<Vec<Arc<Recovered<TxEnvelope>>>, PoolError> {
-        let Checked { tx, size, next } = checked;
+        let Pooled { tx, next, size, cost, .. } = &new;
         if self.by_hash.contains_key(tx.tx_hash()) {
             return Err(PoolError::AlreadyKnown);
         }
         let (address, nonce) = (tx.signer(), tx.nonce());
-        let cost = cost_of(&tx);
         let sender = self.senders.get(&address);
         let replaced = self.with_nonce(&address, nonce).cloned();
         let queued = sender.map_or(U256::ZERO, |sender| sender.cost);
@@ -265,27 +238,26 @@ impl Queue {
         if !is_former {
             // Unknown state of an upstream is the upstream's to check.
             if let Lookup::Known(account) = world.look_up(&address) {
-                check_account(&tx, account, cost, queued, replaced.as_deref(), limits.contracts_may_send)?;
+                check_account(tx, account, *cost, queued, replaced.as_deref(), limits.contracts_may_send)?;
             }
             if let Some(replaced) = &replaced {
-                check_replacement(&tx, &replaced.tx, limits.price_bump)?;
+                check_replacement(tx, &replaced.tx, limits.price_bump)?;
             }
         }
         if arrival.nonce != PoolNonce::Former {
             // An authorization would use up the nonce of a transaction in the queue.
-            if let Some((used, _)) = sender.and_then(|sender| sender.by_nonce.range(nonce + 1..next).next()) {
+            if let Some((used, _)) = sender.and_then(|sender| sender.by_nonce.range(nonce + 1..*next).next()) {
                 return Err(PoolError::NonceUsedUp { nonce: *used });
             }
             let pooled = sender.map_or(0, |sender| sender.by_nonce.len());
             if replaced.is_none() && pooled >= limits.per_account {
                 return Err(PoolError::AccountLimit { pooled });
             }
-            self.make_room(&tx, size, replaced.as_deref(), world, limits)?;
+            self.make_room(tx, *size, replaced.as_deref(), world, limits)?;
         }
         self.arrivals += 1;
         let Arrival { own, held, nonce: _ } = arrival;
-        let (tx, arrived, held_now) = (Arc::new(tx), self.arrivals, AtomicBool::new(held));
-        let pooled = Arc::new(Pooled { tx, arrived, next, size, cost, own, held: held_now });
+        let pooled = Arc::new(Pooled { arrived: self.arrivals, own, held: AtomicBool::new(held), ..new });
         let sender = self.link(pooled.clone());
         let announced = sender.announced;
         if let Some(replaced) = replaced {
@@ -294,7 +266,7 @@ impl Queue {
             self.by_hash.remove(replaced.tx.tx_hash());
             if let Some(aside) = self.aside.as_mut().filter(|_| replaced.own) {
                 // The upstream may have it already, and may still mine it.
-                aside.push(replaced.clone());
+                aside.insert(*replaced.tx.tx_hash(), replaced.clone());
             }
             self.left.push(Departure { pooled: replaced, reason: DropReason::Replaced, announced });
         }
@@ -399,7 +371,7 @@ impl Queue {
                 && let Some(aside) = &mut self.aside
             {
                 self.left.pop();
-                aside.push(pooled);
+                aside.insert(hash, pooled);
             }
         }
     }

@@ -14,7 +14,7 @@ use super::{
     Best, BlockFees, BlocksBuilt, Bundles, DropReason, DroppedTransaction, LeastFees, OnArrival, PoolError, PoolNonce,
     PoolStatus, Pooled, SenderContent, SentTransaction, Settings,
     account::nonce_of,
-    queue::{Arrival, Checked, Departure, Queue},
+    queue::{Arrival, Departure, Queue},
     rules,
     table::{self, StoredTransaction, forget},
 };
@@ -197,16 +197,16 @@ impl Pool {
         beside: Option<PoolCommit>,
     ) -> Result<Commit, PoolError> {
         let head = self.snapshots.newest();
-        let check = |sent| rules::check(&self.spec, head.header(), self.min_tip(), sent).map(Checked::from);
+        let check = |sent| rules::check(&self.spec, head.header(), self.min_tip(), sent).map(Pooled::from);
         let transactions: Vec<_> = sent.into_iter().map(check).collect::<Result<_, _>>()?;
         let mut inner = self.inner.lock();
         let newest = self.snapshots.settled();
         let arrival = Arrival { held: self.store.is_some() || beside.is_some(), ..arrival };
         let (mut pooled, mut ready) = (Vec::with_capacity(transactions.len()), Vec::new());
         let taken = || {
-            for checked in transactions {
-                let hash = *checked.tx.tx_hash();
-                ready.extend(inner.queue.insert(checked, arrival, &newest.world, &self.settings)?);
+            for new in transactions {
+                let hash = *new.tx.tx_hash();
+                ready.extend(inner.queue.insert(new, arrival, &newest.world, &self.settings)?);
                 pooled.extend(inner.queue.get(&hash).cloned());
             }
             self.commit(&mut inner.queue, &pooled, beside)
