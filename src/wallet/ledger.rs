@@ -143,19 +143,8 @@ impl Ledger {
         self.store.read(|transaction| outcome::read(transaction, hash))
     }
 
-    /// Returns the closure that stores a batch again, after transactions were replaced.
-    pub fn rewriting(
-        id: &BatchId,
-        batch: &TakenBatch,
-    ) -> impl FnOnce(&WriteTransaction) -> Result<(), redb::Error> + Send + 'static {
-        let (id, bytes) = (id.clone(), encode(batch));
-        move |transaction| {
-            transaction.open_table(BATCHES)?.insert(id.as_str(), bytes.as_slice())?;
-            Ok(())
-        }
-    }
-
-    /// Returns the closure that stores a batch under a claimed id, and deletes the oldest ones beyond the limit.
+    /// Returns the closure that stores a batch under a claimed id, and deletes the oldest ones beyond the limit. A batch that is
+    /// stored again, after transactions were replaced, keeps its place.
     pub fn writing(
         &self,
         id: &BatchId,
@@ -164,7 +153,9 @@ impl Ledger {
         let (id, bytes, kept) = (id.clone(), encode(batch), self.kept);
         move |transaction| {
             let (mut batches, mut order) = (transaction.open_table(BATCHES)?, transaction.open_table(ORDER)?);
-            batches.insert(id.as_str(), bytes.as_slice())?;
+            if batches.insert(id.as_str(), bytes.as_slice())?.is_some() {
+                return Ok(());
+            }
             let next = order.last()?.map_or(0, |(number, _)| number.value() + 1);
             order.insert(next, id.as_str())?;
             // If the limit was lowered, only a few at a time are deleted, because other writes wait for this commit.

@@ -18,7 +18,7 @@ use super::error::CommandError;
 use crate::{
     objects, shown,
     wallet::{
-        BatchId, DigestPrefix, Question, ReplacedBatch, ReplacementQuote,
+        BatchId, DigestPrefix, Question, ReplacedBatch, ReplacementQuote, Replacing,
         protocol::{Answer, Request},
         socket_path,
     },
@@ -107,8 +107,8 @@ pub fn run(data_dir: &Path, task: &WalletTask, out: &mut impl Write) -> Result<(
         }
         WalletTask::Approve { id, digest: None } => confirm(&path, id, out)?,
         WalletTask::Reject { id } => Request::Reject { id: id.clone() },
-        WalletTask::Bump { id, yes } => confirm_replacement(&path, id, false, *yes, out)?,
-        WalletTask::Cancel { id, yes } => confirm_replacement(&path, id, true, *yes, out)?,
+        WalletTask::Bump { id, yes } => confirm_replacement(&path, id, Replacing::Bump, *yes, out)?,
+        WalletTask::Cancel { id, yes } => confirm_replacement(&path, id, Replacing::Cancel, *yes, out)?,
     };
     let text = match ask(&path, &request)? {
         Answer::Approved { id } => format!("approved {}\n", plain(id.as_str())),
@@ -160,11 +160,11 @@ fn confirm(path: &Path, id: &str, out: &mut impl Write) -> Result<Request, Comma
 fn confirm_replacement(
     path: &Path,
     id: &str,
-    cancels: bool,
+    how: Replacing,
     yes: bool,
     out: &mut impl Write,
 ) -> Result<Request, CommandError> {
-    let Answer::Quoted(found) = ask(path, &Request::Quote { id: id.to_owned(), cancels })? else {
+    let Answer::Quoted(found) = ask(path, &Request::Quote { id: id.to_owned(), how })? else {
         return Err(strange(path, "expected the fees of a replacement"));
     };
     show(out, &quote(&found))?;
@@ -172,7 +172,7 @@ fn confirm_replacement(
         return Err(failed(format!("not replaced: the transactions of {} still wait", shortened(&found.id))));
     }
     let ReplacementQuote { id, bounds, .. } = found;
-    Ok(if cancels { Request::Cancel { id, bounds } } else { Request::Bump { id, bounds } })
+    Ok(Request::Replace { id, how, bounds })
 }
 
 /// Asks a question on the terminal. Returns whether the answer is yes.

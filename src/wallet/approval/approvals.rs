@@ -75,34 +75,12 @@ pub struct Question {
     pub asked: Asked,
 }
 
-/// The reason why an approver's decision has no effect.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum DecisionError {
-    /// No waiting batch has this id.
-    #[error(
-        "no waiting batch has the id {0:?}, or an id that begins with it (six characters at least): `presim wallet list` shows the waiting batches"
-    )]
-    Unknown(String),
-    /// Several waiting batches have an id that begins with the given one.
-    #[error(
-        "the ids of {1} waiting batches are or begin with {0:?}, or that is the digest of all of them: give more characters of the id, or decide on the others first"
-    )]
-    Ambiguous(String, usize),
-    /// The waiting batch has another digest than the one that was given. A long `id` is shortened.
-    #[error("the waiting batch {id:?} has digest {digest}, not {given}: list the batches again")]
-    OtherBatch { id: String, digest: B256, given: DigestPrefix },
-}
-
 #[derive(Debug, Default)]
 struct Questions {
     /// In the order of arrival.
     waiting: BTreeMap<u64, WaitingBatch>,
-    /// The hashes of ids that stay taken, in order of the batches' arrival, and so of the ids' expiry.
-    withdrawn: BTreeMap<u64, B256>,
-    /// The times until which these ids stay taken, and the clients that asked, by the hashes of the ids.
-    taken: B256Map<(Instant, ClientName)>,
-    /// The number of these ids by the client that asked.
-    withdrawn_of: BTreeMap<ClientName, usize>,
+    /// The times until which ids of withdrawn batches stay taken, and the clients that asked, by the hashes of the ids.
+    withdrawn: B256Map<(Instant, ClientName)>,
     next: u64,
     stopped: bool,
 }
@@ -188,31 +166,34 @@ impl Approvals {
     pub fn withdrawn(&self) -> Vec<(Option<String>, usize)> {
         let mut questions = self.questions.lock();
         questions.expire(&self.gauges);
-        questions.withdrawn_of.iter().map(|(client, count)| (client.clone(), *count)).collect()
+        let mut counts = BTreeMap::<ClientName, usize>::new();
+        for (_, client) in questions.withdrawn.values() {
+            *counts.entry(client.clone()).or_default() += 1;
+        }
+        counts.into_iter().collect()
     }
 
     /// Approves the batch with this id or unique beginning of it, if its digest begins with `digest`. Returns the id.
     ///
     /// # Errors
-    /// Returns [`DecisionError::Unknown`] or [`DecisionError::Ambiguous`] if the id does not name one waiting batch,
-    /// and [`DecisionError::OtherBatch`] if that batch has another digest.
-    pub fn approve(&self, id: &str, digest: &DigestPrefix) -> Result<BatchId, DecisionError> {
+    /// Returns a text if the id does not name one waiting batch, or that batch has another digest.
+    pub fn approve(&self, id: &str, digest: &DigestPrefix) -> Result<BatchId, String> {
         self.decide(id, Some(digest), Decision::Approved)
     }
 
     /// Rejects the batch with this id or unique beginning of it. Returns the id.
     ///
     /// # Errors
-    /// Returns [`DecisionError::Unknown`] or [`DecisionError::Ambiguous`] if the id does not name one waiting batch.
-    pub fn reject(&self, id: &str) -> Result<BatchId, DecisionError> {
+    /// Returns a text if the id does not name one waiting batch.
+    pub fn reject(&self, id: &str) -> Result<BatchId, String> {
         self.decide(id, None, Decision::Rejected)
     }
 
     /// Returns the batch with this id or unique beginning of it.
     ///
     /// # Errors
-    /// Returns [`DecisionError::Unknown`] or [`DecisionError::Ambiguous`] if the id does not name one waiting batch.
-    pub fn find(&self, id: &str) -> Result<Question, DecisionError> {
+    /// Returns a text if the id does not name one waiting batch.
+    pub fn find(&self, id: &str) -> Result<Question, String> {
         self.questions.lock().find(id).map(|(number, one)| one.question(number, self.timeout))
     }
 
@@ -259,7 +240,7 @@ impl Approvals {
         questions.check_id(&asked.id, &self.gauges)?;
         let client = &asked.asker.client;
         let waiting = questions.waiting.values().filter(|one| one.asked.asker.client == *client).count();
-        let withdrawn = questions.withdrawn_of.get(client).copied().unwrap_or_default();
+        let withdrawn = questions.withdrawn.values().filter(|(_, of)| of == client).count();
         let of_client = || match client {
             Some(name) => format!("of the client {:?}", cut(name)),
             None => "of clients without a token".to_owned(),
@@ -301,25 +282,22 @@ impl Approvals {
         Ok((WaitingPermit { approvals: self, number }, decided))
     }
 
-    fn decide(&self, id: &str, digest: Option<&DigestPrefix>, decision: Decision) -> Result<BatchId, DecisionError> {
+    fn decide(&self, id: &str, digest: Option<&DigestPrefix>, decision: Decision) -> Result<BatchId, String> {
         let mut questions = self.questions.lock();
         let (number, found) = questions.find(id)?;
         if let Some(given) = digest
             && !given.begins(&found.digest)
         {
-            return Err(DecisionError::OtherBatch {
-                id: cut(found.asked.id.as_str()),
-                digest: found.digest,
-                given: given.clone(),
-            });
+            let (id, digest) = (cut(found.asked.id.as_str()), found.digest);
+            return Err(format!("the waiting batch {id:?} has digest {digest}, not {given}: list the batches again"));
         }
-        let unknown = || DecisionError::Unknown(id.to_owned());
+        let unknown = || unknown(id);
         let WaitingBatch { asked, since, decision: waiting, .. } =
             questions.waiting.remove(&number).ok_or_else(unknown)?;
         self.gauges.waiting.set(questions.waiting.len() as f64);
         // Sent under the lock, so that an `ask` that finds its batch gone finds the decision.
         if waiting.send(decision).is_err() {
-            questions.withdraw(number, asked, since + self.timeout, &self.gauges);
+            questions.withdraw(asked, since + self.timeout, &self.gauges);
             return Err(unknown());
         }
         tracing::info!(id = ?asked.id.as_str(), ?decision, "an approver has decided on a batch");
@@ -329,7 +307,7 @@ impl Approvals {
 
 impl Questions {
     /// Returns the only waiting batch that has this digest, or else whose id is this one or begins with it.
-    fn find(&self, id: &str) -> Result<(u64, &WaitingBatch), DecisionError> {
+    fn find(&self, id: &str) -> Result<(u64, &WaitingBatch), String> {
         // A digest wins, because no stranger can make another batch with it.
         let digest = id.parse::<B256>().ok();
         let digest = digest.filter(|digest| self.waiting.values().any(|waiting| waiting.digest == *digest));
@@ -341,37 +319,25 @@ impl Questions {
         };
         let mut found = self.waiting.iter().filter(|(_, waiting)| is_meant(waiting));
         match (found.next(), found.count()) {
-            (None, _) => Err(DecisionError::Unknown(id.to_owned())),
+            (None, _) => Err(unknown(id)),
             (Some((number, waiting)), 0) => Ok((*number, waiting)),
-            (Some(_), more) => Err(DecisionError::Ambiguous(id.to_owned(), more + 1)),
+            (Some(_), more) => Err(format!(
+                "the ids of {} waiting batches are or begin with {id:?}, or that is the digest of all of them: give more characters of the id, or decide on the others first",
+                more + 1
+            )),
         }
     }
 
     /// Frees the ids that have expired.
     fn expire(&mut self, gauges: &ApprovalGauges) {
         let now = Instant::now();
-        while let Some(first) = self.withdrawn.first_entry()
-            && self.taken.get(first.get()).is_none_or(|(until, _)| *until <= now)
-        {
-            let taken = self.taken.remove(&first.remove());
-            if let Some((_, client)) = taken
-                && let Some(count) = self.withdrawn_of.get_mut(&client)
-            {
-                *count -= 1;
-                if *count == 0 {
-                    self.withdrawn_of.remove(&client);
-                }
-            }
-        }
+        self.withdrawn.retain(|_, (until, _)| *until > now);
         gauges.withdrawn.set(self.withdrawn.len() as f64);
     }
 
     /// Has the id of a withdrawn batch stay taken.
-    fn withdraw(&mut self, number: u64, asked: Asked, until: Instant, gauges: &ApprovalGauges) {
-        let (hash, client) = (keccak256(asked.id.as_str()), asked.asker.client);
-        *self.withdrawn_of.entry(client.clone()).or_default() += 1;
-        self.taken.insert(hash, (until, client));
-        self.withdrawn.insert(number, hash);
+    fn withdraw(&mut self, asked: Asked, until: Instant, gauges: &ApprovalGauges) {
+        self.withdrawn.insert(keccak256(asked.id.as_str()), (until, asked.asker.client));
         gauges.withdrawn.set(self.withdrawn.len() as f64);
     }
 
@@ -381,7 +347,7 @@ impl Questions {
         if self.waiting.values().any(|one| one.asked.id == *id) {
             return Err(WalletError::Duplicate("a batch with this id waits for approval".to_owned()));
         }
-        match self.taken.get(&keccak256(id.as_str())) {
+        match self.withdrawn.get(&keccak256(id.as_str())) {
             Some((until, _)) => Err(WalletError::Duplicate(format!(
                 "params[0].id: {}: a batch with this id was withdrawn while it waited for approval, and the id is taken for {} s more: expected another",
                 cut(id.as_str()),
@@ -413,7 +379,7 @@ impl WaitingPermit<'_> {
         let mut questions = self.approvals.questions.lock();
         let Some(WaitingBatch { asked, since, .. }) = questions.waiting.remove(&self.number) else { return false };
         let Approvals { timeout, gauges, .. } = self.approvals;
-        questions.withdraw(self.number, asked, since + *timeout, gauges);
+        questions.withdraw(asked, since + *timeout, gauges);
         gauges.waiting.set(questions.waiting.len() as f64);
         true
     }
@@ -423,6 +389,12 @@ impl Drop for WaitingPermit<'_> {
     fn drop(&mut self) {
         self.withdraw();
     }
+}
+
+fn unknown(id: &str) -> String {
+    format!(
+        "no waiting batch has the id {id:?}, or an id that begins with it (six characters at least): `presim wallet list` shows the waiting batches"
+    )
 }
 
 fn stopping(noun: &str) -> WalletError {

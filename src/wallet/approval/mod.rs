@@ -11,7 +11,7 @@ mod tests;
 mod words;
 
 pub use self::{
-    approvals::{Approvals, DecisionError, Question},
+    approvals::{Approvals, Question},
     asked::{Asked, AskedBatch, AskedCall, AskedMessage, AskedTransaction, AskedTypedData, RequestedAction, Requester},
     digest::DigestPrefix,
     protocol::WaitingList,

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Approvals, DigestPrefix, Question};
-use crate::wallet::{BatchId, FeeBounds, ReplacedBatch, ReplacementQuote};
+use crate::wallet::{BatchId, FeeBounds, ReplacedBatch, ReplacementQuote, Replacing};
 
 /// Length of data and text in bytes after which a list ends. Further batches are only counted.
 const LONG_LIST: usize = 8 << 20;
@@ -23,12 +23,10 @@ pub enum Request {
     Approve { id: String, digest: DigestPrefix },
     /// Rejects the batch.
     Reject { id: String },
-    /// Asks for the cost of replacing the waiting transactions of a batch, by empty ones if it `cancels`.
-    Quote { id: String, cancels: bool },
-    /// Signs the waiting transactions of a batch once more, with higher fees, which the operator was shown.
-    Bump { id: BatchId, bounds: FeeBounds },
-    /// Replaces the waiting transactions of a batch by ones that do nothing.
-    Cancel { id: BatchId, bounds: FeeBounds },
+    /// Asks for the cost of replacing the waiting transactions of a batch.
+    Quote { id: String, how: Replacing },
+    /// Replaces the waiting transactions of a batch, at fees that the operator was shown.
+    Replace { id: BatchId, how: Replacing, bounds: FeeBounds },
 }
 
 /// The answer to a request.

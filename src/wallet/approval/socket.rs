@@ -14,14 +14,11 @@ use tokio::{
     task::JoinSet,
 };
 
-use super::{
-    DecisionError,
-    protocol::{Answer, Request, WaitingList},
-};
+use super::protocol::{Answer, Request, WaitingList};
 use crate::{
     objects,
     unix_socket::{BoundSocket, SocketError, SocketFile, accept, check_length},
-    wallet::{BatchId, FeeBounds, Replacing, Wallet},
+    wallet::{BatchId, Wallet},
 };
 
 /// The name of the socket in the data directory.
@@ -130,10 +127,10 @@ impl Wallet {
         watchers: &Semaphore,
         permit: &mut Option<OwnedSemaphorePermit>,
     ) -> Result<Answer, String> {
-        let (approvals, text) = (&self.approvals, |error: DecisionError| error.to_string());
+        let (approvals, text) = (&self.approvals, |error: eyre::Report| error.to_string());
         match request {
             Request::List {} => Ok(Answer::Waiting(WaitingList::of(approvals))),
-            Request::Show { id } => approvals.find(&id).map(|question| Answer::Shown(Box::new(question))).map_err(text),
+            Request::Show { id } => approvals.find(&id).map(|question| Answer::Shown(Box::new(question))),
             Request::Next { from } => {
                 drop(permit.take());
                 let full = |_| format!("{MAX_WATCHERS} others watch already: end one of them");
@@ -141,21 +138,12 @@ impl Wallet {
                 let found = tokio::time::timeout(MAX_WAIT, approvals.next(from)).await.ok();
                 Ok(Answer::Next(found.map(Box::new)))
             }
-            Request::Approve { id, digest } => {
-                approvals.approve(&id, &digest).map(|id| Answer::Approved { id }).map_err(text)
+            Request::Approve { id, digest } => approvals.approve(&id, &digest).map(|id| Answer::Approved { id }),
+            Request::Reject { id } => approvals.reject(&id).map(|id| Answer::Rejected { id }),
+            Request::Quote { id, how } => self.quote(&id, how).await.map(Answer::Quoted).map_err(text),
+            Request::Replace { id, how, bounds } => {
+                self.replace(id.as_str(), how, bounds).await.map(Answer::Replaced).map_err(text)
             }
-            Request::Reject { id } => approvals.reject(&id).map(|id| Answer::Rejected { id }).map_err(text),
-            Request::Quote { id, cancels } => {
-                let how = if cancels { Replacing::Cancel } else { Replacing::Bump };
-                self.quote(&id, how).await.map(Answer::Quoted).map_err(|error| error.to_string())
-            }
-            Request::Bump { id, bounds } => self.replaced(&id, Replacing::Bump, bounds).await,
-            Request::Cancel { id, bounds } => self.replaced(&id, Replacing::Cancel, bounds).await,
         }
-    }
-
-    async fn replaced(&self, id: &BatchId, how: Replacing, bounds: FeeBounds) -> Result<Answer, String> {
-        let replaced = self.replace(id.as_str(), how, bounds).await;
-        replaced.map(Answer::Replaced).map_err(|error| error.to_string())
     }
 }

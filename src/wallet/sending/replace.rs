@@ -4,15 +4,16 @@ use std::sync::Arc;
 
 use alloy_consensus::{Transaction, TxEnvelope, transaction::Recovered};
 use alloy_primitives::{Address, B256, TxKind, U256};
+use eyre::{Report, eyre};
 use serde::{Deserialize, Serialize};
 
 use crate::{
     engine::{Call, CallFees},
-    pool::{LeastFees, PoolError, PoolNonce, Pooled},
+    pool::{LeastFees, PoolNonce, Pooled},
     state::{Held, Missed, Overlay},
-    store::StoreError,
+    store::Commit,
     wallet::{
-        BatchId, FeeBounds, Ledger, Replacement, TakenBatch, TxFields, Wallet,
+        BatchId, FeeBounds, Replacement, TakenBatch, TxFields, Wallet,
         data_fee::DataFee,
         error::cut,
         plan::{gas_fee, most_price, total, with_margin},
@@ -26,7 +27,8 @@ const EMPTY_TX_GAS: u64 = 21_000;
 const DATA_FEE_ROUNDS: usize = 3;
 
 /// The kind of a replacement.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum Replacing {
     /// The same transactions with higher fees.
     Bump,
@@ -54,45 +56,16 @@ pub struct ReplacedBatch {
     pub transactions: Vec<(B256, B256)>,
 }
 
-/// The reason why a batch's transactions are not replaced.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ReplaceError {
-    /// The node sends to no upstream.
-    #[error("the node does not send to an upstream: only there do batches wait for long")]
-    NoUpstream,
-    /// No batch has the id, or ids that begin with it are several.
-    #[error("no batch has the id {0}, or more than one id begins with it")]
-    Unknown(String),
-    /// Nothing of the batch waits.
-    #[error("no transaction of {0} waits: see its status")]
-    Settled(String),
-    /// The account is not the wallet's any more.
-    #[error("{0} is not an account of the wallet: start the node with its key (--wallet-key-file)")]
-    NoKey(Address),
-    /// The replacement cannot be signed.
-    #[error("it cannot be signed: {0}")]
-    Unsigned(String),
-    /// The fees have risen since they were shown.
-    #[error("{0}")]
-    TooDear(String),
-    /// The replacement is not taken.
-    #[error("{0}")]
-    Pool(String),
-    /// The store cannot be read or written.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-}
-
 impl Wallet {
     /// Returns the fees of a replacement, as an operator is to be shown them.
     ///
     /// # Errors
-    /// Returns the [`ReplaceError`] of the first problem.
-    pub async fn quote(&self, id: &str, how: Replacing) -> Result<ReplacementQuote, ReplaceError> {
+    /// Returns an error about the first problem.
+    pub async fn quote(&self, id: &str, how: Replacing) -> eyre::Result<ReplacementQuote> {
         let (id, batch) = self.find_to_replace(id).await?;
         let waiting = self.waiting_of(&batch, how);
         if waiting.is_empty() {
-            return Err(ReplaceError::Settled(cut(id.as_str())));
+            return Err(settled(id.as_str()));
         }
         let gas = total(waiting.iter().map(|one| one.most_fee(self.raised(&one.pooled.tx))));
         let data = self.data_fees(&waiting).await;
@@ -105,14 +78,14 @@ impl Wallet {
     /// fees that the operator was shown.
     ///
     /// # Errors
-    /// Returns the [`ReplaceError`] of the first problem. Nothing is replaced then.
-    pub async fn replace(&self, id: &str, how: Replacing, bounds: FeeBounds) -> Result<ReplacedBatch, ReplaceError> {
-        let sending = self.sending.as_ref().ok_or(ReplaceError::NoUpstream)?;
+    /// Returns an error about the first problem. Nothing is replaced then.
+    pub async fn replace(&self, id: &str, how: Replacing, bounds: FeeBounds) -> eyre::Result<ReplacedBatch> {
+        let sending = self.sending.as_ref().ok_or_else(no_upstream)?;
         // One after another, because each begins with the state that the previous one has stored.
         let _alone = sending.replacing.lock().await;
         let (id, batch) = self.find_to_replace(id).await?;
         let data = self.data_fees(&self.waiting_of(&batch, how)).await;
-        bounds.check_data(data).map_err(ReplaceError::TooDear)?;
+        bounds.check_data(data).map_err(Report::msg)?;
         let (replaced, commit) = self.replace_in(&id, batch, how, bounds)?;
         commit.wait().await?;
         for (of, hash) in &replaced.transactions {
@@ -122,11 +95,11 @@ impl Wallet {
     }
 
     /// Finds the batch with this id or the only one whose id begins with it, and asks the upstream for the fees.
-    async fn find_to_replace(&self, id: &str) -> Result<(BatchId, TakenBatch), ReplaceError> {
-        let sending = self.sending.as_ref().ok_or(ReplaceError::NoUpstream)?;
+    async fn find_to_replace(&self, id: &str) -> eyre::Result<(BatchId, TakenBatch)> {
+        let sending = self.sending.as_ref().ok_or_else(no_upstream)?;
         let mut found = self.ledger.find(id)?;
-        let (Some(id), true) = (found.pop(), found.is_empty()) else { return Err(ReplaceError::Unknown(cut(id))) };
-        let batch = self.ledger.get(&id)?.ok_or_else(|| ReplaceError::Unknown(cut(id.as_str())))?;
+        let (Some(id), true) = (found.pop(), found.is_empty()) else { return Err(unknown(id)) };
+        let batch = self.ledger.get(&id)?.ok_or_else(|| unknown(id.as_str()))?;
         sending.refresh(batch.from, self.pool.published().head().hash()).await;
         Ok((id, batch))
     }
@@ -145,12 +118,14 @@ impl Wallet {
         mut batch: TakenBatch,
         how: Replacing,
         bounds: FeeBounds,
-    ) -> Result<(ReplacedBatch, crate::store::Commit), ReplaceError> {
-        let signer = self.accounts.find(batch.from).ok_or(ReplaceError::NoKey(batch.from))?;
+    ) -> eyre::Result<(ReplacedBatch, Commit)> {
+        let signer = self.accounts.find(batch.from).ok_or_else(|| {
+            eyre!("{} is not an account of the wallet: start the node with its key (--wallet-key-file)", batch.from)
+        })?;
         let choosing = signer.choosing.lock();
         let waiting = self.waiting_of(&batch, how);
         if waiting.is_empty() {
-            return Err(ReplaceError::Settled(cut(id.as_str())));
+            return Err(settled(id.as_str()));
         }
         let total = |fees: &[CallFees]| total(waiting.iter().zip(fees).map(|(one, fees)| one.most_fee(*fees)));
         let mut fees: Vec<CallFees> = waiting.iter().map(|one| self.raised(&one.pooled.tx)).collect();
@@ -159,7 +134,7 @@ impl Wallet {
             fees = waiting.iter().map(|one| self.least_raised(&one.pooled.tx)).collect();
             let needed = total(&fees);
             if needed > bounds.gas {
-                return Err(ReplaceError::TooDear(bounds.exceeded_by(needed)));
+                return Err(Report::msg(bounds.exceeded_by(needed)));
             }
         }
         let (mut signed, mut replacements) = (Vec::new(), Vec::new());
@@ -167,20 +142,16 @@ impl Wallet {
             let filled = TxFields { chain_id: batch.chain_id, nonce: one.pooled.tx.nonce(), gas: one.gas() };
             let tx = signer
                 .sign(Call { fees, ..one.call() }, filled)
-                .map_err(|error| ReplaceError::Unsigned(error.to_string()))?;
+                .map_err(|error| eyre!("it cannot be signed: {error}"))?;
             replacements.push(Replacement { of: one.of, hash: *tx.tx_hash(), cancels: how == Replacing::Cancel });
             signed.push(tx);
         }
         batch.replacements.get_or_insert_default().extend(&replacements);
-        let write = Ledger::rewriting(id, &batch);
+        let write = self.ledger.writing(id, &batch);
         let added = self.pool.add_own(PoolNonce::Any, signed, &self.ledger.store, write, |_| ());
         drop(choosing);
-        let commit = added.map_err(|error| match error {
-            PoolError::Store(error) => ReplaceError::Store(error),
-            other => ReplaceError::Pool(other.to_string()),
-        })?;
         let transactions = replacements.iter().map(|one| (one.of, one.hash)).collect();
-        Ok((ReplacedBatch { id: id.clone(), transactions }, commit))
+        Ok((ReplacedBatch { id: id.clone(), transactions }, added?))
     }
 
     /// Returns the version of a transaction that waits.
@@ -252,6 +223,18 @@ impl Wallet {
             (None, usual) => CallFees::GasPrice(more(tx.max_fee_per_gas()).max(most_price(usual))),
         }
     }
+}
+
+fn no_upstream() -> Report {
+    eyre!("the node does not send to an upstream: only there do batches wait for long")
+}
+
+fn unknown(id: &str) -> Report {
+    eyre!("no batch has the id {}, or more than one id begins with it", cut(id))
+}
+
+fn settled(id: &str) -> Report {
+    eyre!("no transaction of {} waits: see its status", cut(id))
 }
 
 /// A transaction that waits and is to be replaced.

@@ -206,7 +206,7 @@ async fn a_bump_that_costs_more_than_was_shown_signs_nothing() {
     let shown = U256::from(sent[0].gas_limit()) * U256::from(sent[0].max_fee_per_gas());
     for task in ["bump", "cancel"] {
         let bounds = json!({"gas": if task == "bump" { shown } else { U256::from(1) }, "data": "0x0", "margin": 25});
-        let answer = say(&live, json!({task: {"id": id, "bounds": bounds}})).await;
+        let answer = say(&live, json!({"replace": {"id": id, "how": task, "bounds": bounds}})).await;
         let message = answer["error"]["message"].as_str().unwrap_or_else(|| panic!("{answer}"));
         assert!(message.contains("ether was shown, and at least "), "{message}");
     }
