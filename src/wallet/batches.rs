@@ -7,13 +7,14 @@ use alloy_hardforks::EthereumHardforks;
 use alloy_primitives::{Address, B256};
 
 use super::{
-    Accounts, Approvals, AtomicSupport, BatchExecutor, BatchId, BatchRequest, BatchSender, Delegation, FeeBounds, Fees,
-    Ledger, Policy, Sending, SigningAccount, SimulatedCall, TakenBatch, TxFields, WalletError, WalletRules,
+    Accounts, Approvals, AtomicSupport, BatchExecutor, BatchId, BatchRequest, Delegation, FeeBounds, Fees, Ledger,
+    Policy, Sending, SigningAccount, SimulatedCall, TakenBatch, TxFields, WalletError,
     ahead::{PlanBase, pending, plan_base},
     data_fee::DataFee,
     executor::has_code,
     ledger::IdClaim,
     plan::{Plan, PlannedTx, Planner},
+    rules::{check_capabilities, check_chain, check_size},
 };
 use crate::{
     chain::{ChainSpec, DEPLOYMENT_PROXY},
@@ -95,8 +96,7 @@ impl Wallet {
     /// Checks a batch, claims its id, and simulates it at `pending`. `client`: whether its client may use the wallet.
     ///
     /// # Errors
-    /// Returns the error of the first rule that the batch breaks ([`WalletRules::check`]), or the error of the
-    /// simulation.
+    /// Returns the error of the first rule that the batch breaks, or the error of the simulation.
     pub fn admit(
         &self,
         batch: BatchRequest,
@@ -110,23 +110,43 @@ impl Wallet {
         };
         let address = account.map_or(Address::ZERO, SigningAccount::address);
         let base = self.plan_base(account, overlay, &mut meter)?;
-        let sender = BatchSender {
-            client,
-            account: account.is_some(),
-            delegated: self.delegation(&base.snapshot, address, overlay) == Delegation::Executor,
-        };
-        let atomic = self.is_prague(&base.snapshot);
-        let rules = WalletRules { chain_id: self.spec.chain_id(), atomic, policy: self.policy };
-        let id = batch.id.clone().unwrap_or_else(BatchId::random);
-        let claim = rules.check(&batch, sender, || {
-            let claim = self.ledger.reserve(id)?;
-            // In this order, because a withdrawn batch gives up its claim only after the approvals know its id.
-            self.approvals.check_id(&claim.id).map(|()| claim)
-        })?;
+        let claim = self.check(&batch, client, account, &base.snapshot, overlay)?;
         check_nonce(&batch, || self.next_nonces(address, base.nonce, 1))?;
         let plan = self.plan(&batch, address, &base, overlay, meter)?;
         let bounds = plan.bounds(self.policy.fee_margin);
         Ok(PreparedBatch { batch, claim, account: address, plan, bounds, base })
+    }
+
+    /// Checks a batch whose form is right by the rules, in their order, and claims its id. The claim is dropped if a later
+    /// rule rejects the batch, which must free the id.
+    fn check(
+        &self,
+        batch: &BatchRequest,
+        client: bool,
+        account: Option<&SigningAccount>,
+        snapshot: &Snapshot,
+        overlay: &Overlay,
+    ) -> Result<IdClaim, WalletError> {
+        check_chain(batch, self.spec.chain_id(), self.is_prague(snapshot))?;
+        self.check_use(client)?;
+        let account = account.map(SigningAccount::address).ok_or_else(|| match batch.from {
+            Some(from) => WalletError::foreign_account("params[0].from", from),
+            None => WalletError::Unauthorized("the wallet has no account (--wallet-key-file)".into()),
+        })?;
+        self.check_policy()?;
+        check_capabilities(batch)?;
+        let claim = self.ledger.reserve(batch.id.clone().unwrap_or_else(BatchId::random))?;
+        // In this order, because a withdrawn batch gives up its claim only after the approvals know its id.
+        self.approvals.check_id(&claim.id)?;
+        check_size(batch, &self.policy)?;
+        let is_delegated = || self.delegation(snapshot, account, overlay) == Delegation::Executor;
+        if batch.atomic_required && !self.policy.allow_upgrade && !is_delegated() {
+            return Err(WalletError::Upgrade(
+                "params[0].atomicRequired: the account is not delegated to the batch executor, and --wallet-upgrade is deny: expected false"
+                    .into(),
+            ));
+        }
+        Ok(claim)
     }
 
     /// Simulates an approved batch again at the current `pending`, because the chain has advanced since it was shown.
@@ -298,9 +318,8 @@ impl Wallet {
         Ok(match self.delegation(&snapshot, account, overlay) {
             _ if !self.is_prague(&snapshot) || !self.can_be_executed(&snapshot, overlay) => AtomicSupport::Unsupported,
             Delegation::Executor => AtomicSupport::Supported,
-            Delegation::Contract => AtomicSupport::Unsupported,
-            Delegation::None | Delegation::Other(_) if self.policy.allow_upgrade => AtomicSupport::Ready,
-            Delegation::None | Delegation::Other(_) => AtomicSupport::Unsupported,
+            Delegation::Possible if self.policy.allow_upgrade => AtomicSupport::Ready,
+            Delegation::Possible | Delegation::Contract => AtomicSupport::Unsupported,
         })
     }
 
@@ -327,7 +346,7 @@ impl Wallet {
 
     fn delegation(&self, snapshot: &Snapshot, account: Address, overlay: &Overlay) -> Delegation {
         let code = overlay.look_up(&snapshot.world, account).and_then(|account| account.code);
-        code.map_or(Delegation::None, |code| self.executor().delegation(&code))
+        code.map_or(Delegation::Possible, |code| self.executor().delegation(&code))
     }
 
     fn is_prague(&self, snapshot: &Snapshot) -> bool {

@@ -1,6 +1,6 @@
 //! EIP-5792 batches: rules, signing, approval, durable store.
 //!
-//! [`Wallet::admit`] checks a parsed batch by the [`WalletRules`], claims its id, runs it at `pending` and plans its
+//! [`Wallet::admit`] checks a parsed batch by the rules, claims its id, runs it at `pending` and plans its
 //! transactions. If an approver must be asked, [`Approvals`] waits for the decision, which arrives over the
 //! [`ApprovalSocket`]. [`Wallet::submit`] then chooses nonces and signs with one of the [`Accounts`]. The transactions
 //! enter the pool while they are written to the disk together with the batch, which the [`Ledger`] stores. Only once
@@ -42,7 +42,7 @@ pub use self::{
     ledger::{Ledger, Replacement, TakenBatch},
     outcome::{NonceTaker, TxOutcome},
     plan::FeeBounds,
-    rules::{BatchSender, Policy, WalletRules},
+    rules::Policy,
     sending::{ReplacedBatch, ReplacementQuote, Replacing, Sending, SendingSettings, WalletSender},
     signature::{MessageToSign, SignatureRequest},
     status::{AtomicSupport, BatchStatus, CallsReceipt, SimulatedCall, TakenTx, WaitingTx},

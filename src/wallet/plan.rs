@@ -305,7 +305,7 @@ impl Planner<'_> {
                 )));
             }
             Delegation::Executor => None,
-            Delegation::None | Delegation::Other(_) => Some(executor),
+            Delegation::Possible => Some(executor),
             Delegation::Contract => {
                 return Err(WalletError::Upgrade(format!("{account} is a contract, which cannot be delegated")));
             }

@@ -12,7 +12,7 @@
 //! | 8 | there are not too many calls or too much data | 5740 |
 //! | 9 | if `atomicRequired`, the account is delegated or may be | 5750 |
 //!
-//! The parser of the request checks the first two, [`WalletRules::check`] the others. Three checks are last, because
+//! The parser of the request checks the first two, `Wallet::check` the others. Three checks are last, because
 //! they need the batch to run or an approver: the plan of an atomic batch (-32602 if it creates a contract, which the
 //! calls of other batches may do), the simulation (the code of a revert, or 5740 if it needs more gas than a
 //! transaction may have), and the approver's decision (4001).
@@ -44,122 +44,56 @@ pub struct Policy {
     pub executor: Option<Address>,
 }
 
-/// The rules of a wallet, which follow from its chain and its settings.
-#[derive(Clone, Copy, Debug)]
-pub struct WalletRules {
-    /// EIP-155 id of the wallet's chain.
-    pub chain_id: u64,
-    /// Whether the chain has EIP-7702, which is from Prague on.
-    pub atomic: bool,
-    /// The settings of the wallet.
-    pub policy: Policy,
-}
+/// The supported capability of a batch. `atomicRequired` decides whether the batch is atomic.
+const OF_A_BATCH: &str = "atomic";
+/// The supported capability of a call.
+const OF_A_CALL: &str = "gasLimitOverride";
 
-/// The rights of a request's client and the state of its account.
-#[derive(Clone, Copy, Debug)]
-pub struct BatchSender {
-    /// Whether the client may use the wallet.
-    pub client: bool,
-    /// Whether the sending account is the wallet's. If the request names none, whether the wallet has any.
-    pub account: bool,
-    /// Whether that account is delegated to the batch executor.
-    pub delegated: bool,
-}
-
-impl WalletRules {
-    /// The supported capability of a batch. `atomicRequired` decides whether the batch is atomic.
-    const OF_A_BATCH: &str = "atomic";
-    /// The supported capability of a call.
-    const OF_A_CALL: &str = "gasLimitOverride";
-
-    /// Checks a batch whose form is right. `reserve` claims its id, or returns [`WalletError::taken`] if another batch
-    /// has it. The claim is dropped if a later rule rejects the batch, which must free the id.
-    ///
-    /// # Errors
-    /// Returns the error of the first rule that the batch breaks, with the problem and the expected value.
-    pub fn check<IdClaim>(
-        &self,
-        batch: &BatchRequest,
-        sender: BatchSender,
-        reserve: impl FnOnce() -> Result<IdClaim, WalletError>,
-    ) -> Result<IdClaim, WalletError> {
-        self.check_chain(batch)?;
-        check_account(batch, sender)?;
-        if self.policy.deny {
-            return Err(WalletError::Rejected("the wallet rejects every batch: --wallet-approval is deny".into()));
-        }
-        check_capabilities(batch)?;
-        let claim = reserve()?;
-        self.check_size(batch)?;
-        if batch.atomic_required && !sender.delegated && !self.policy.allow_upgrade {
-            return Err(WalletError::Upgrade(
-                "params[0].atomicRequired: the account is not delegated to the batch executor, and --wallet-upgrade is deny: expected false"
-                    .into(),
-            ));
-        }
-        Ok(claim)
+pub(super) fn check_chain(batch: &BatchRequest, chain_id: u64, is_prague: bool) -> Result<(), WalletError> {
+    if batch.chain_id != Some(chain_id) {
+        let given = batch.chain_id.map_or_else(|| "an id of more than 64 bits".to_owned(), |id| format!("{id:#x}"));
+        return Err(WalletError::Chain(format!(
+            "params[0].chainId: {given}: expected {chain_id:#x}, the wallet's chain"
+        )));
     }
-
-    fn check_chain(&self, batch: &BatchRequest) -> Result<(), WalletError> {
-        if batch.chain_id != Some(self.chain_id) {
-            let given = batch.chain_id.map_or_else(|| "an id of more than 64 bits".to_owned(), |id| format!("{id:#x}"));
-            let expected = self.chain_id;
-            return Err(WalletError::Chain(format!(
-                "params[0].chainId: {given}: expected {expected:#x}, the wallet's chain"
-            )));
-        }
-        if batch.atomic_required && !self.atomic {
-            return Err(WalletError::NotAtomic(
-                "params[0].atomicRequired: the chain is before Prague, so no account can be delegated: expected false"
-                    .into(),
-            ));
-        }
-        Ok(())
-    }
-
-    fn check_size(&self, batch: &BatchRequest) -> Result<(), WalletError> {
-        let (count, most) = (batch.calls.len(), self.policy.max_calls);
-        if count > most {
-            return Err(WalletError::TooLarge(format!("params[0].calls: {count} calls: expected at most {most}")));
-        }
-        let (bytes, most) = (batch.calls.iter().map(|call| call.data.len()).sum::<usize>(), self.policy.max_bytes);
-        if bytes > most {
-            return Err(WalletError::TooLarge(format!(
-                "params[0].calls: {bytes} bytes of data in all: expected at most {most}"
-            )));
-        }
-        Ok(())
-    }
-}
-
-fn check_account(batch: &BatchRequest, sender: BatchSender) -> Result<(), WalletError> {
-    if !sender.client {
-        return Err(WalletError::no_wallet_token());
-    }
-    if !sender.account {
-        return Err(match batch.from {
-            Some(from) => WalletError::foreign_account("params[0].from", from),
-            None => WalletError::Unauthorized("the wallet has no account (--wallet-key-file)".into()),
-        });
+    if batch.atomic_required && !is_prague {
+        return Err(WalletError::NotAtomic(
+            "params[0].atomicRequired: the chain is before Prague, so no account can be delegated: expected false"
+                .into(),
+        ));
     }
     Ok(())
 }
 
-fn check_capabilities(batch: &BatchRequest) -> Result<(), WalletError> {
+pub(super) fn check_size(batch: &BatchRequest, policy: &Policy) -> Result<(), WalletError> {
+    let (count, most) = (batch.calls.len(), policy.max_calls);
+    if count > most {
+        return Err(WalletError::TooLarge(format!("params[0].calls: {count} calls: expected at most {most}")));
+    }
+    let (bytes, most) = (batch.calls.iter().map(|call| call.data.len()).sum::<usize>(), policy.max_bytes);
+    if bytes > most {
+        return Err(WalletError::TooLarge(format!(
+            "params[0].calls: {bytes} bytes of data in all: expected at most {most}"
+        )));
+    }
+    Ok(())
+}
+
+pub(super) fn check_capabilities(batch: &BatchRequest) -> Result<(), WalletError> {
     let unsupported = |asked: &[Requested], supported: &str| {
         asked.iter().find(|one| !one.optional && one.name != supported).map(|one| cut(&one.name))
     };
-    if let Some(name) = unsupported(&batch.capabilities, WalletRules::OF_A_BATCH) {
+    if let Some(name) = unsupported(&batch.capabilities, OF_A_BATCH) {
         return Err(WalletError::Capability(format!(
             "params[0].capabilities.{name}: not supported for a batch: expected {}, or optional: true",
-            WalletRules::OF_A_BATCH
+            OF_A_BATCH
         )));
     }
     for (index, call) in batch.calls.iter().enumerate() {
-        if let Some(name) = unsupported(&call.capabilities, WalletRules::OF_A_CALL) {
+        if let Some(name) = unsupported(&call.capabilities, OF_A_CALL) {
             return Err(WalletError::Capability(format!(
                 "params[0].calls[{index}].capabilities.{name}: not supported for a call: expected {}, or optional: true",
-                WalletRules::OF_A_CALL
+                OF_A_CALL
             )));
         }
     }

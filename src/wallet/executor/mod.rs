@@ -45,12 +45,10 @@ pub struct BatchExecutor {
 /// The delegation of an account, as its code shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delegation {
-    /// The account has no code.
-    None,
     /// The account is delegated to the batch executor (EIP-7702).
     Executor,
-    /// The account is delegated to another contract.
-    Other(Address),
+    /// The account has no code, or is delegated to another contract, so that it can be delegated.
+    Possible,
     /// The account is a contract, which has no key and cannot be delegated.
     Contract,
 }
@@ -94,9 +92,8 @@ impl BatchExecutor {
     pub fn delegation(self, code: &Bytecode) -> Delegation {
         match code.eip7702_address() {
             Some(address) if address == self.address => Delegation::Executor,
-            Some(address) => Delegation::Other(address),
-            None if code.is_empty() => Delegation::None,
-            None => Delegation::Contract,
+            None if !code.is_empty() => Delegation::Contract,
+            _ => Delegation::Possible,
         }
     }
 
