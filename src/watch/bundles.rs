@@ -23,7 +23,7 @@ pub struct StandingBundles<R, A> {
     /// The point of the chain for which the due bundles are known.
     at: Option<Arc<ChainPoint>>,
     /// Whether the bundles behind at this point were announced.
-    announced_behind: bool,
+    pub(super) announced_behind: bool,
     /// The bytes that the bundles take without their requests.
     bytes: usize,
 }
@@ -59,21 +59,21 @@ pub struct StandingBundle<R, A> {
     /// The request.
     pub request: R,
     /// The answer that was announced last; `None` before the first.
-    announced: Option<StandingAnswer<A>>,
+    pub announced: Option<StandingAnswer<A>>,
     reads: ReadSet,
     /// Whether it must run.
-    is_due: bool,
+    pub is_due: bool,
     /// The snapshot of the last run, or the newest one for which the answer holds if the bundle is due. `None` before the
     /// first run.
-    holds_at: Option<SnapshotName>,
+    pub holds_at: Option<SnapshotName>,
     /// The reason why its last run gave no answer.
-    stale: Option<StaleReason>,
+    pub stale: Option<StaleReason>,
     /// Whether its last run was too long to be one of several on a worker.
     is_long: bool,
     /// The number of snapshots at which it was due and did not run.
     passed_over: u32,
     /// The objective of its last run.
-    gained: Option<I256>,
+    pub gained: Option<I256>,
 }
 
 /// An answer that was announced.
@@ -223,16 +223,6 @@ impl<R, A: Answer> StandingBundles<R, A> {
             .filter(move |(_, announced)| announced.since > id || announced.is_late && announced.since == id)
     }
 
-    /// Records that the bundles behind now are announced. Later answers for the same snapshot are late.
-    pub const fn announce_behind(&mut self) {
-        self.announced_behind = true;
-    }
-
-    /// Whether the bundles behind at the current snapshot were announced.
-    pub const fn has_announced_behind(&self) -> bool {
-        self.announced_behind
-    }
-
     fn announced(&self) -> impl Iterator<Item = (&StandingBundle<R, A>, &StandingAnswer<A>)> {
         self.bundles.iter().filter_map(|bundle| Some((bundle, bundle.announced.as_ref()?)))
     }
@@ -328,31 +318,6 @@ impl SnapshotName {
 }
 
 impl<R, A: Answer> StandingBundle<R, A> {
-    /// Returns the snapshot of the last run, or the newest one for which the answer holds if it must run again.
-    pub fn holds_at(&self) -> Option<SnapshotId> {
-        self.holds_at.map(|name| name.id)
-    }
-
-    /// Returns the reason why the last run gave no answer, if it did not.
-    pub const fn stale(&self) -> Option<&StaleReason> {
-        self.stale.as_ref()
-    }
-
-    /// Returns the objective of the last run, if the bundle has one.
-    pub const fn gained(&self) -> Option<I256> {
-        self.gained
-    }
-
-    /// Returns whether the bundle must run.
-    pub const fn is_due(&self) -> bool {
-        self.is_due
-    }
-
-    /// Returns the answer that the client holds.
-    pub const fn announced(&self) -> Option<&StandingAnswer<A>> {
-        self.announced.as_ref()
-    }
-
     /// Makes the bundle due. Its answer holds up to the snapshot `last`.
     fn become_due(&mut self, last: SnapshotName) {
         if !self.is_due {

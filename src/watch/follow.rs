@@ -152,7 +152,7 @@ impl<B: Bundle, L: Listener<B>> WatchTask<B, L> {
             let state = self.watch.state();
             let Some(name) = state.bundles.name() else { return };
             // The news are late if their last part was sent.
-            (name, state.bundles.has_announced_behind())
+            (name, state.bundles.announced_behind)
         };
         let listener = &self.watch.listener;
         let mut news = listener.begin(name, is_late);
@@ -178,7 +178,7 @@ impl<B: Bundle, L: Listener<B>> WatchTask<B, L> {
                     let run = Self::within_room(&state, at, run, &mut room);
                     if is_late {
                         let is_answer = matches!(run, StandingRun::Answered { .. });
-                        let stale = state.bundles.bundles()[at as usize].stale().cloned();
+                        let stale = state.bundles.bundles()[at as usize].stale.clone();
                         state.bundles.record(at, run);
                         self.add_late(&mut news, &state, at, is_answer, stale.as_ref());
                     } else if let Some((name, answer)) = state.bundles.record(at, run) {
@@ -210,7 +210,7 @@ impl<B: Bundle, L: Listener<B>> WatchTask<B, L> {
     fn next_chunk(&self, due: &mut Due<B>, stale_chunk: &mut usize) -> Vec<(u32, Arc<B>)> {
         let state = self.watch.state();
         let bundles = state.bundles.bundles();
-        let is_stale = |(at, _): &(u32, Arc<B>)| bundles[*at as usize].stale().is_some();
+        let is_stale = |(at, _): &(u32, Arc<B>)| bundles[*at as usize].stale.is_some();
         let count = if due.front().is_some_and(is_stale) {
             std::mem::replace(stale_chunk, (2 * *stale_chunk).min(CHUNK)).min(due.len())
         } else {

@@ -302,7 +302,7 @@ impl<B: Bundle> WatchState<B> {
     /// Returns the long bundles that are due and neither run nor rest.
     pub(super) fn long_due(&self) -> impl Iterator<Item = u32> {
         let rests = self.long_rests_until.is_some_and(|until| Instant::now() < until);
-        let is_stale = |at: u32| self.bundles.bundles()[at as usize].stale().is_some();
+        let is_stale = |at: u32| self.bundles.bundles()[at as usize].stale.is_some();
         let due = self.bundles.long_due(self.may_run());
         due.into_iter().filter(move |at| !(self.running.contains(at) || rests && is_stale(*at)))
     }
@@ -314,7 +314,7 @@ impl<B: Bundle> WatchState<B> {
 
     /// Returns how far a bundle is behind.
     pub(super) fn behind_of<'a>(&self, bundle: &'a StandingBundle<Arc<B>, B::Answer>) -> Behind<'a> {
-        Behind { name: &bundle.name, holds_at: self.bundles.holds_at(bundle), stale: bundle.stale() }
+        Behind { name: &bundle.name, holds_at: self.bundles.holds_at(bundle), stale: bundle.stale.as_ref() }
     }
 
     /// Records the current snapshot as complete if nothing is behind.

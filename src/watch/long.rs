@@ -99,7 +99,7 @@ impl<B: Bundle, L: Listener<B>> WatchTask<B, L> {
             }
             let run = Self::within_room(&state, at, run, &mut room);
             let is_answer = matches!(run, StandingRun::Answered { .. });
-            let stale = state.bundles.bundles()[at as usize].stale().cloned();
+            let stale = state.bundles.bundles()[at as usize].stale.clone();
             state.bundles.record_from(&point, history, at, run);
             let holds = state.bundles.holds_at(&state.bundles.bundles()[at as usize]).filter(|_| is_answer);
             let mut news = self.watch.listener.begin(holds.unwrap_or(now), true);

@@ -74,10 +74,10 @@ impl<B: Bundle, L: Listener<B>> WatchTask<B, L> {
     ) {
         let bundle = &state.bundles.bundles()[at as usize];
         if is_answer {
-            let answer = bundle.announced().and_then(|announced| announced.answer.as_ref());
+            let answer = bundle.announced.as_ref().and_then(|announced| announced.answer.as_ref());
             self.watch.listener.add_answer(news, &bundle.name, answer);
         }
-        if bundle.is_due() && (is_answer || bundle.stale() != stale) {
+        if bundle.is_due && (is_answer || bundle.stale.as_ref() != stale) {
             self.watch.listener.add_behind(news, state.behind_of(bundle));
         }
     }
@@ -88,7 +88,7 @@ impl<B: Bundle, L: Listener<B>> WatchTask<B, L> {
             let mut state = self.watch.state();
             state.note_complete();
             if !is_late {
-                state.bundles.announce_behind();
+                state.bundles.announced_behind = true;
             }
         }
         let behind = |each: &mut dyn FnMut(Behind<'_>)| self.watch.state().behind().for_each(each);

@@ -340,12 +340,13 @@ fn the_best_of_last_time_goes_first_but_for_who_was_passed_over_five_times() {
         assert_eq!(due, if passed < 5 { [1, 0, 2] } else { [2, 1, 0] }, "{passed}");
         bundles.record(1, answered(7));
         bundles.record(0, answered(-5));
-        let behind: Vec<_> = bundles.behind(|()| true).map(|one| (one.name.as_str(), one.holds_at())).collect();
+        let behind: Vec<_> =
+            bundles.behind(|()| true).map(|one| (one.name.as_str(), one.holds_at.map(|name| name.id))).collect();
         assert_eq!(behind, [("late", None)]);
     }
     assert!(bundles.record(2, answered(1)).is_some_and(|(name, told)| name == "late" && told.since == SnapshotId(6)));
     assert_eq!(next(&mut bundles), [1, 2, 0]);
-    let holds: Vec<_> = bundles.behind(|()| true).map(|one| one.holds_at()).collect();
+    let holds: Vec<_> = bundles.behind(|()| true).map(|one| one.holds_at.map(|name| name.id)).collect();
     assert_eq!(holds, [Some(SnapshotId(6)); 3], "what was answered held until now");
 }
 
@@ -377,7 +378,8 @@ fn an_answer_that_comes_late_holds_where_its_run_began() {
     assert_eq!(next(&mut bundles), (vec![1], vec![0]));
     let late = bundles.record_from(&point, &history, 0, answered(1, true)).map(|(name, told)| (name, told.since));
     assert_eq!(late, Some(("long", SnapshotId(2))), "it is told with the snapshot that is current");
-    let behind: Vec<_> = bundles.behind(|()| true).map(|one| (one.name.as_str(), one.holds_at())).collect();
+    let behind: Vec<_> =
+        bundles.behind(|()| true).map(|one| (one.name.as_str(), one.holds_at.map(|name| name.id))).collect();
     assert_eq!(behind, [("long", Some(SnapshotId(1))), ("short", None)]);
 
     let point = bundles.point().expect("a point");

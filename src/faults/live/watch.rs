@@ -88,7 +88,7 @@ impl LiveWatch {
         let mut compared = 0;
         let due = self.bundles.due(|_| true);
         for (at, bundle) in (0..).zip(self.bundles.bundles()) {
-            let Some(told) = bundle.announced().filter(|_| !due.contains(&at)) else { continue };
+            let Some(told) = bundle.announced.as_ref().filter(|_| !due.contains(&at)) else { continue };
             let Some((fresh, _)) = self.run(spec, snapshot, truth, &bundle.request) else { continue };
             compared += 1;
             let told_text = told.answer.as_deref().unwrap_or_default();

@@ -29,8 +29,8 @@ impl Watches {
         for watch in &own {
             let state = watch.state();
             let mut bundles: Vec<_> = state.bundles.bundles().iter().collect();
-            bundles.sort_by_key(|bundle| Reverse(bundle.gained()));
-            best.extend(bundles.into_iter().take(most).map(|bundle| (bundle.gained(), StandingSummary::of(bundle))));
+            bundles.sort_by_key(|bundle| Reverse(bundle.gained));
+            best.extend(bundles.into_iter().take(most).map(|bundle| (bundle.gained, StandingSummary::of(bundle))));
         }
         best.sort_by_key(|(gained, _)| Reverse(*gained));
         let count = own.iter().map(|watch| watch.count).sum();
@@ -42,9 +42,9 @@ impl StandingSummary {
     fn of<R, A: Answer>(bundle: &StandingBundle<R, A>) -> Self {
         Self {
             name: bundle.name.clone(),
-            objective: bundle.gained().map(|gained| gained.to_string()),
-            holds_at: bundle.holds_at().map(|id| format!("{:#x}", id.0)),
-            is_due: bundle.is_due(),
+            objective: bundle.gained.map(|gained| gained.to_string()),
+            holds_at: bundle.holds_at.map(|name| format!("{:#x}", name.id.0)),
+            is_due: bundle.is_due,
         }
     }
 }
