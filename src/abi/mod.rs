@@ -80,8 +80,8 @@ impl AbiBook {
     /// signature does not: no names, and no results.
     pub fn prefer_function(&mut self, function: Function) {
         let tells = !function.outputs.is_empty() || function.inputs.iter().any(|input| !input.name.is_empty());
-        let same = |known: &&Function| known.signature() == function.signature();
-        if tells || !self.functions.get(&function.selector()).is_some_and(|known| known.iter().any(|one| same(&one))) {
+        let same = |known: &Function| known.signature() == function.signature();
+        if tells || !self.functions.get(&function.selector()).is_some_and(|known| known.iter().any(same)) {
             self.add(function.into(), true);
         }
     }

@@ -59,16 +59,7 @@ impl Snapshots {
     /// Returns [`Unfit`] as [`Chain::apply`] does. Nothing is published then.
     pub fn apply(&self, record: Record) -> Result<SnapshotId, Unfit> {
         let stamp = Stamp::now(self.next_id());
-        self.apply_as(stamp, record).map(|()| stamp.id)
-    }
-
-    /// Publishes a change under the stamp of its first publisher: on a restart, and on a replica. Ids only grow.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`Unfit`] as [`Chain::apply`] does. Nothing is then published.
-    pub fn apply_as(&self, stamp: Stamp, record: Record) -> Result<(), Unfit> {
-        self.try_update(|chain| chain.apply(stamp, record))
+        self.try_update(|chain| chain.apply(stamp, record)).map(|()| stamp.id)
     }
 
     /// Returns the id of the next change.

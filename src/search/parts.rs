@@ -13,12 +13,11 @@ use bytestring::ByteString;
 
 use super::{begun::BegunSearch, outcome::SearchOutcome, rate::RunRate};
 use crate::{
-    chain::ChainSpec,
     engine::{Engine, SearchedValues, SimulationError, SimulationRules, Variant},
     ledger::Snapshot,
     meter::{Meter, Stopped},
     scheduler::{Host, LaneName, Rejected, RunTarget, Task, TaskError, TaskName, Ticket},
-    state::{CodeCache, Overlay},
+    state::Overlay,
 };
 
 /// The fewest and the most variants of one part.
@@ -68,14 +67,10 @@ impl SearchError {
 
 /// A run of a search on a worker: of its beginning, of some of its variants, or of the best one with its outputs.
 struct SearchRun<W> {
-    spec: Arc<ChainSpec>,
-    codes: Arc<CodeCache>,
-    rules: SimulationRules,
+    searcher: Searcher,
     snapshot: Arc<Snapshot>,
     /// The time at which its variants stop.
     stops: Option<Instant>,
-    params: ByteString,
-    lane: LaneName,
     work: W,
 }
 
@@ -91,20 +86,20 @@ where
     }
 
     fn target(&self) -> RunTarget {
-        RunTarget::On(self.lane)
+        RunTarget::On(self.searcher.lane)
     }
 
     fn params(&self) -> &str {
-        &self.params
+        &self.searcher.params
     }
 
     fn run(&self, overlay: &mut Overlay, mut meter: Meter) -> Self::Answer {
-        let Self { spec, codes, rules, snapshot, .. } = self;
+        let Self { searcher: Searcher { host, rules, .. }, snapshot, .. } = self;
         if let Some(stops) = self.stops {
             meter.limit_time(stops);
         }
         overlay.reset(snapshot.world.clone(), snapshot.hashes.clone(), meter);
-        (self.work)(&mut Engine { spec, rules, codes, overlay })
+        (self.work)(&mut Engine { spec: &host.spec, rules, codes: &host.codes, overlay })
     }
 }
 
@@ -233,9 +228,8 @@ impl Searcher {
         stops: Option<Instant>,
         work: impl Fn(&mut Engine<'_>) -> Result<T, SimulationError> + Send + Sync + 'static,
     ) -> Result<T, SearchError> {
-        let Host { executor, source, spec, codes, .. } = self.host.as_ref();
-        let (spec, codes, snapshot, params) = (spec.clone(), codes.clone(), snapshot.clone(), self.params.clone());
-        let run = SearchRun { spec, codes, rules: self.rules, snapshot, stops, params, lane: self.lane, work };
+        let Host { executor, source, .. } = self.host.as_ref();
+        let run = SearchRun { searcher: self.clone(), snapshot: snapshot.clone(), stops, work };
         Ok(executor.submit(run, ticket, source.as_ref()).await??)
     }
 }

@@ -4,8 +4,6 @@
 //! An entry is encoded relative to the chain before its change, and leaves out what that chain already has: a block
 //! that becomes complete is encoded without the transactions that it had while it was being built.
 
-use std::sync::Arc;
-
 use alloy_consensus::Header;
 use alloy_primitives::{B256, Bytes};
 use alloy_rlp::{Encodable, RlpDecodable, RlpEncodable};
@@ -167,14 +165,12 @@ impl Entry {
     /// the return to an earlier moment, which no other node follows.
     pub fn of(on: &Chain, record: &Record, codes: &mut CodesByHash) -> Option<Self> {
         Some(match record {
-            Record::SubBlock(next) => {
-                Self::SubBlock(Box::new(SubBlock::built(next, on.newest.open.as_ref(), &next.path, codes)?))
-            }
+            Record::SubBlock(next) => Self::SubBlock(Box::new(SubBlock::built(next, on.newest.open.as_ref(), codes)?)),
             Record::Seal { sealed, next } => {
                 let known = on.newest.open.as_ref().map_or(0, |open| open.transactions.len());
                 let block = Block::of(&sealed.head, sealed.verified, known);
                 let changes = codes.new_of(&sealed.path);
-                let next = next.as_ref().and_then(|next| SubBlock::built(next, None, &next.path, codes));
+                let next = next.as_ref().and_then(|next| SubBlock::built(next, None, codes));
                 Self::Seal(Box::new(Seal { block, changes, next: Maybe(next) }))
             }
             Record::Preconfirmed { complete, start, open } => {
@@ -234,16 +230,10 @@ impl Entry {
 }
 
 impl SubBlock {
-    /// Returns the content that `next` adds to the block `before`, or all of a block that it opens. `path` has the
-    /// steps to `next`.
-    pub fn built(
-        next: &Snapshot,
-        before: Option<&OpenBlock>,
-        path: &[Arc<StateStep>],
-        codes: &mut CodesByHash,
-    ) -> Option<Self> {
+    /// Returns the content that `next` adds to the block `before`, or all of a block that it opens.
+    fn built(next: &Snapshot, before: Option<&OpenBlock>, codes: &mut CodesByHash) -> Option<Self> {
         let known_lists = before.map_or(0, |before| before.access_lists.len());
-        Self::of(next, before, known_lists, codes.new_of(path))
+        Self::of(next, before, known_lists, codes.new_of(&next.path))
     }
 
     /// Returns the entry of a pre-confirmed block. Its access lists are left out, because only its producer needs them.

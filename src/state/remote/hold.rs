@@ -15,11 +15,7 @@ impl Held {
     /// Holds a value at the block with which it [began](Self::at). Returns false if the value is unknown.
     pub fn hold(&mut self, key: Miss) -> bool {
         let value = self.0.first().and_then(|(view, _)| view.value(&key));
-        let is_known = value.is_some();
-        if let Some(value) = value {
-            self.add(key, value);
-        }
-        is_known
+        value.map(|value| self.add(key, value)).is_some()
     }
 
     /// Holds the known ones of these values at the block with which it [began](Self::at).
@@ -36,7 +32,14 @@ impl Held {
         self.0.append(&mut other.0);
     }
 
-    pub(super) fn add(&mut self, key: Miss, value: HeldValue) {
+    /// Holds these values at the block of `view`.
+    pub(super) fn of(view: &RemoteView, values: impl Iterator<Item = (Miss, HeldValue)>) -> Self {
+        let mut held = Self::at(view);
+        values.for_each(|(key, value)| held.add(key, value));
+        held
+    }
+
+    fn add(&mut self, key: Miss, value: HeldValue) {
         if let Some((view, keys)) = self.0.first_mut() {
             view.held_values().add(view.hash(), key, value);
             keys.push(key);

@@ -72,31 +72,21 @@ impl RemoteView {
 
     /// Adds values that were fetched at the block to the cache.
     pub fn insert(&self, values: impl IntoIterator<Item = Fetched>) {
-        for value in values {
-            let (key, value) = value.split(&self.state.shared.codes);
-            self.cache(key, &value);
-        }
+        self.split(values).for_each(|(key, value)| self.cache(key, &value));
     }
 
     /// Adds values as [`insert`](Self::insert) does, and holds them.
     pub fn insert_held(&self, values: impl IntoIterator<Item = Fetched>) -> Held {
-        let mut held = Held::at(self);
-        for value in values {
-            let (key, value) = value.split(&self.state.shared.codes);
-            self.cache(key, &value);
-            held.add(key, value);
-        }
-        held
+        Held::of(self, self.split(values).inspect(|(key, value)| self.cache(*key, value)))
     }
 
     /// Holds values without adding them to the cache.
     pub fn hold(&self, values: impl IntoIterator<Item = Fetched>) -> Held {
-        let mut held = Held::at(self);
-        for value in values {
-            let (key, value) = value.split(&self.state.shared.codes);
-            held.add(key, value);
-        }
-        held
+        Held::of(self, self.split(values))
+    }
+
+    fn split(&self, values: impl IntoIterator<Item = Fetched>) -> impl Iterator<Item = (Miss, HeldValue)> {
+        values.into_iter().map(|value| value.split(&self.state.shared.codes))
     }
 
     fn cache(&self, key: Miss, value: &HeldValue) {
