@@ -3,6 +3,7 @@
 //! Runs the bodies of `../shared/bench`, one request each, on their genesis. `engine` is [`engine::simulate`] in a
 //! reused overlay, with all results built. `bare_revm` is the lower bound: the same calls in the same order on a
 //! `CacheDB`, committed, with their results dropped. `answer` is a worker's part of a request: parse, simulate, encode.
+//! The computations of [`world::computations`] run in the same ways.
 
 mod world;
 
@@ -12,7 +13,7 @@ use criterion::{Criterion, Throughput};
 use presim::testing::state::Overlay;
 use support::figures::median;
 
-use crate::world::{BodiesChain, bare::Request, bodies, meter};
+use crate::world::{BodiesChain, bare::Request, bodies, computations::computations, meter};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -31,8 +32,13 @@ fn main() {
     // When profiling, the comparison is skipped, so that the profile shows only the benches.
     let profiling = std::env::args().any(|argument| argument == "--profile-time");
     let mut ratios = Vec::new();
+    let mut workloads = Vec::new();
     for name in WORKLOADS {
         let Some(bodies) = bodies(name) else { continue };
+        workloads.push((name, bodies));
+    }
+    workloads.extend(computations().map(|(name, body)| (name, vec![body])));
+    for (name, bodies) in workloads {
         let requests: Vec<Request> = bodies.into_iter().map(|body| Request::new(&chain, body)).collect();
         bench(&mut criterion, name, &chain, &requests);
         if !profiling {

@@ -4,6 +4,7 @@
 
 pub mod bare;
 pub mod client;
+pub mod computations;
 pub mod process;
 
 use std::{

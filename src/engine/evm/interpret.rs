@@ -7,9 +7,9 @@
 //! state unchanged, and revm's instruction runs. So this module has no rule for how a run ends, and none that a fork
 //! changes.
 
-use alloy_primitives::U256;
+use alloy_primitives::{U256, ruint::algorithms};
 use revm::{
-    bytecode::{JumpTable, opcode},
+    bytecode::opcode,
     interpreter::{
         GasTable, InstructionResult, InstructionTable, Interpreter, InterpreterAction,
         interpreter::{EthInterpreter, STACK_LIMIT},
@@ -61,28 +61,46 @@ mod cost {
 }
 
 /// Runs opcodes up to the first one that a stretch cannot run, which may be the very first.
+///
+/// Its state is in registers: `ip` points at an opcode, and `top` is the size of the stack in bytes. Each arm checks
+/// everything before it changes anything, so that revm's instruction can run instead. These are the reasons why the raw
+/// accesses are sound:
+///
+/// - *Code.* revm pads a code such that it ends with `STOP`, which no stretch runs, and such that the data of its last
+///   push is within it. So behind an opcode that has run there is another one, and a destination that revm's jump table
+///   has is one, too. More than an opcode's own data is read only up to `last_wide`.
+/// - *Stack.* revm allocates all [`STACK_LIMIT`] words at once. Those below `top` are initialised. `need!` compares `top`
+///   with the words that an opcode takes, and `room!` with the limit.
+/// - *Memory.* A word is accessed at an offset below `memory_words` only.
 fn stretch(frame: &mut Interpreter, meter: &mut Meter) {
+    /// The bytes of a word.
+    const WORD: usize = size_of::<U256>();
+    /// The bytes that are read at once for a short push, with its opcode.
+    const WIDE: usize = 9;
+
     let Interpreter { bytecode, gas: frame_gas, stack, memory, .. } = frame;
     let Some(jumps) = bytecode.legacy_jump_table() else { return };
-    let mut pc = bytecode.pc();
-    let mut gas = frame_gas.remaining();
-    if stack.data().capacity() < STACK_LIMIT {
+    let code = bytecode.bytes_slice();
+    let words = stack.data_mut();
+    if words.capacity() < STACK_LIMIT || code.len() < WIDE {
         return;
     }
-    // The stack's address and length stay in registers if a local variable holds them.
-    let mut words = std::mem::take(stack.data_mut());
-    // The slice includes revm's padding.
-    let code = bytecode.bytes_slice();
-    let size = memory.len();
-    let memory = &mut *memory.slice_mut(0, size);
+    let last_wide: *const u8 = &raw const code[code.len() - WIDE];
+    let memory_size = memory.len();
+    let memory_words = memory_size.saturating_sub(WORD - 1);
+    let memory = memory.slice_mut(0, memory_size).as_mut_ptr();
+    let start = code.as_ptr();
+    let stack = words.as_mut_ptr();
+
+    // SAFETY: revm's position is one in its code.
+    let mut ip = unsafe { start.add(bytecode.pc()) };
+    let mut top = words.len() * WORD;
+    let mut gas = frame_gas.remaining();
 
     /// The gas left after `$cost`. Ends the stretch if there is not enough.
     macro_rules! pay {
         ($cost:expr) => {
-            match gas.checked_sub($cost) {
-                Some(left) => left,
-                None => break,
-            }
+            or_end!(gas.checked_sub($cost))
         };
     }
     /// The content of `$value`. Ends the stretch if there is none.
@@ -94,74 +112,178 @@ fn stretch(frame: &mut Interpreter, meter: &mut Meter) {
             }
         };
     }
+    /// Ends the stretch if the stack has fewer than `$count` words.
+    macro_rules! need {
+        ($count:expr) => {
+            if top < WORD * $count {
+                break;
+            }
+        };
+    }
+    /// Ends the stretch if the stack is full.
+    macro_rules! room {
+        () => {
+            if top == WORD * STACK_LIMIT {
+                break;
+            }
+        };
+    }
+    /// The word at `$depth`, which is 1 for the top word. There must be as many words, see `need!`.
+    macro_rules! word {
+        ($depth:expr) => {
+            // SAFETY: the word is below `top`.
+            unsafe { &mut *stack.byte_add(top).sub($depth) }
+        };
+    }
+    /// Puts `$value` on top. There must be room for it, see `room!`.
+    macro_rules! put {
+        ($value:expr) => {{
+            // SAFETY: the place is within the stack's allocation.
+            unsafe { stack.byte_add(top).write($value) };
+            top += WORD;
+        }};
+    }
+    /// Moves on by `$length` bytes, an opcode that has run and its data.
+    macro_rules! pass {
+        ($length:expr) => {
+            // SAFETY: another opcode follows.
+            ip = unsafe { ip.add($length) }
+        };
+    }
+    /// The opcode at `ip`.
+    macro_rules! opcode {
+        () => {
+            // SAFETY: `ip` points at an opcode.
+            unsafe { *ip }
+        };
+    }
+    /// The position of the opcode at `ip`.
+    macro_rules! pc {
+        () => {
+            // SAFETY: both point into the code.
+            unsafe { ip.offset_from_unsigned(start) }
+        };
+    }
     macro_rules! push {
         ($cost:expr, $value:expr, $length:expr) => {{
             let left = pay!($cost);
-            // The capacity is redundant, but shows the compiler that the stack does not grow and need not be in memory.
-            if words.len() >= STACK_LIMIT || words.len() == words.capacity() {
-                break;
-            }
-            words.push($value);
+            room!();
+            put!($value);
             gas = left;
-            pc += $length;
+            pass!($length);
         }};
     }
     /// Replaces the top word by `$value`.
     macro_rules! unary {
         ($cost:expr, |$a:ident| $value:expr) => {{
             let left = pay!($cost);
-            let top = or_end!(words.last_mut());
-            let $a = by_limbs(*top);
-            *top = $value;
+            need!(1);
+            let $a = by_limbs(*word!(1));
+            *word!(1) = $value;
             gas = left;
-            pc += 1;
+            pass!(1);
         }};
     }
     /// Replaces the two top words by `$value`.
     macro_rules! binary {
         ($cost:expr, |$a:ident, $b:ident| $value:expr) => {{
             let left = pay!($cost);
-            let [.., under, top] = words.as_mut_slice() else { break };
-            let ($a, $b) = (by_limbs(*top), by_limbs(*under));
-            *under = $value;
-            words.pop();
+            need!(2);
+            let ($a, $b) = (by_limbs(*word!(1)), by_limbs(*word!(2)));
+            *word!(2) = $value;
+            top -= WORD;
             gas = left;
-            pc += 1;
+            pass!(1);
+        }};
+    }
+    /// Where a jump to `$to` leads. Ends the stretch if that is no destination.
+    macro_rules! destination {
+        ($to:expr) => {{
+            let to = $to;
+            if !jumps.is_valid(to) {
+                break;
+            }
+            // SAFETY: the position is one in the code.
+            unsafe { start.add(to) }
+        }};
+    }
+    /// The place in memory at the offset that is the top word. Ends the stretch if no whole word is there.
+    macro_rules! place {
+        () => {{
+            let at = or_end!(small(word!(1)));
+            if at >= memory_words {
+                break;
+            }
+            // SAFETY: the word there is within the memory.
+            unsafe { &mut *memory.add(at).cast::<[u8; WORD]>() }
         }};
     }
 
-    while let Some(&op) = code.get(pc) {
+    loop {
+        let op = opcode!();
         match op {
             opcode::PUSH0 => push!(cost::BASE, U256::ZERO, 1),
             opcode::PUSH1..=opcode::PUSH8 => {
+                let left = pay!(cost::VERY_LOW);
+                room!();
+                if ip > last_wide {
+                    break;
+                }
+                // SAFETY: eight bytes follow within the code.
+                let bytes = unsafe { ip.add(1).cast::<[u8; WIDE - 1]>().read() };
                 let length = usize::from(op - opcode::PUSH0);
-                let bytes = or_end!(code.get(pc + 1..).and_then(|after| after.first_chunk()));
-                push!(cost::VERY_LOW, U256::from(u64::from_be_bytes(*bytes) >> (64 - 8 * length)), 1 + length)
+                let value = u64::from_be_bytes(bytes) >> (64 - 8 * length);
+                gas = left;
+                pass!(1 + length);
+                // Nearly all destinations are pushed right before their jump, and need not go through the stack.
+                if opcode!() == opcode::JUMPI && top != 0 && gas >= cost::HIGH {
+                    let condition = !is_zero(word!(1));
+                    let to = value as usize;
+                    if !condition || jumps.is_valid(to) {
+                        // SAFETY: the position is one in the code, or another opcode follows.
+                        ip = unsafe { if condition { start.add(to) } else { ip.add(1) } };
+                        top -= WORD;
+                        gas -= cost::HIGH;
+                        continue;
+                    }
+                }
+                put!(U256::from(value));
             }
             opcode::PUSH9..=opcode::PUSH32 => {
                 let length = usize::from(op - opcode::PUSH0);
-                let bytes = or_end!(code.get(pc + 1..).and_then(|after| after.first_chunk()));
-                push!(cost::VERY_LOW, U256::from_be_bytes::<32>(*bytes) >> (256 - 8 * length), 1 + length)
+                // The word that ends with the data.
+                // SAFETY: the data is within the code.
+                let end = unsafe { ip.add(1 + length) };
+                if end < start.wrapping_add(WORD) {
+                    break;
+                }
+                // SAFETY: the word begins within the code.
+                let bytes = unsafe { end.sub(WORD).cast::<[[u8; 8]; 4]>().read() };
+                let [d, c, b, a] = bytes.map(u64::from_be_bytes);
+                let [e, f, g, h] = DATA[length - 9];
+                push!(cost::VERY_LOW, U256::from_limbs([a & e, b & f, c & g, d & h]), 1 + length)
             }
             opcode::DUP1..=opcode::DUP16 => {
                 let depth = usize::from(op - opcode::DUP1) + 1;
-                let word = by_limbs(words[or_end!(words.len().checked_sub(depth))]);
+                need!(depth);
+                let word = by_limbs(*word!(depth));
                 push!(cost::VERY_LOW, word, 1)
             }
             opcode::SWAP1..=opcode::SWAP16 => {
                 let left = pay!(cost::VERY_LOW);
-                let depth = usize::from(op - opcode::SWAP1) + 1;
-                let [under @ .., top] = words.as_mut_slice() else { break };
-                let index = or_end!(under.len().checked_sub(depth));
-                (*top, under[index]) = (by_limbs(under[index]), by_limbs(*top));
+                let depth = usize::from(op - opcode::SWAP1) + 2;
+                need!(depth);
+                let (first, other) = (by_limbs(*word!(1)), by_limbs(*word!(depth)));
+                (*word!(1), *word!(depth)) = (other, first);
                 gas = left;
-                pc += 1;
+                pass!(1);
             }
             opcode::POP => {
                 let left = pay!(cost::BASE);
-                or_end!(words.pop());
+                need!(1);
+                top -= WORD;
                 gas = left;
-                pc += 1;
+                pass!(1);
             }
 
             opcode::JUMPDEST => {
@@ -170,58 +292,83 @@ fn stretch(frame: &mut Interpreter, meter: &mut Meter) {
                     break;
                 }
                 gas = left;
-                pc += 1;
+                pass!(1);
             }
             opcode::JUMP => {
                 let left = pay!(cost::MID);
-                let to = or_end!(words.last().and_then(|word| destination(jumps, word)));
-                words.pop();
+                need!(1);
+                ip = destination!(or_end!(small(word!(1))));
+                top -= WORD;
                 gas = left;
-                pc = to;
             }
             opcode::JUMPI => {
                 let left = pay!(cost::HIGH);
-                let [.., condition, target] = words.as_slice() else { break };
-                pc = if is_zero(condition) { pc + 1 } else { or_end!(destination(jumps, target)) };
-                words.truncate(words.len() - 2);
+                need!(2);
+                if is_zero(word!(2)) {
+                    pass!(1);
+                } else {
+                    ip = destination!(or_end!(small(word!(1))));
+                }
+                top -= 2 * WORD;
                 gas = left;
             }
-            opcode::PC => push!(cost::BASE, U256::from(pc), 1),
+            opcode::PC => {
+                let pc = pc!();
+                push!(cost::BASE, U256::from(pc), 1)
+            }
             opcode::GAS => push!(cost::BASE, U256::from(gas - cost::BASE), 1),
 
             opcode::MLOAD => {
                 let left = pay!(cost::VERY_LOW);
-                let top = or_end!(words.last_mut());
-                let bytes = or_end!(small(top).and_then(|at| memory.get(at..)?.first_chunk()));
-                *top = U256::from_be_bytes::<32>(*bytes);
+                need!(1);
+                *word!(1) = U256::from_be_bytes(*place!());
                 gas = left;
-                pc += 1;
+                pass!(1);
             }
             opcode::MSTORE => {
                 let left = pay!(cost::VERY_LOW);
-                let [.., value, at] = words.as_slice() else { break };
-                let bytes = or_end!(small(at).and_then(|at| memory.get_mut(at..)?.first_chunk_mut()));
-                *bytes = value.to_be_bytes::<32>();
-                words.truncate(words.len() - 2);
+                need!(2);
+                *place!() = word!(2).to_be_bytes();
+                top -= 2 * WORD;
                 gas = left;
-                pc += 1;
+                pass!(1);
             }
-            opcode::MSIZE => push!(cost::BASE, U256::from(memory.len()), 1),
+            opcode::MSIZE => push!(cost::BASE, U256::from(memory_size), 1),
 
             opcode::ADD => binary!(cost::VERY_LOW, |a, b| a.wrapping_add(b)),
             opcode::SUB => binary!(cost::VERY_LOW, |a, b| a.wrapping_sub(b)),
             opcode::MUL => binary!(cost::LOW, |a, b| a.wrapping_mul(b)),
-            opcode::DIV => binary!(cost::LOW, |a, b| a.checked_div(b).unwrap_or_default()),
-            opcode::MOD => binary!(cost::LOW, |a, b| a.checked_rem(b).unwrap_or_default()),
+            opcode::DIV | opcode::MOD => {
+                let left = pay!(cost::LOW);
+                need!(2);
+                let (a, b) = (word!(1), word!(2));
+                if !is_zero(b) {
+                    divide(a, b);
+                    if op == opcode::DIV {
+                        *b = by_limbs(*a);
+                    }
+                }
+                top -= WORD;
+                gas = left;
+                pass!(1);
+            }
 
-            opcode::LT => binary!(cost::VERY_LOW, |a, b| U256::from(a < b)),
-            opcode::GT => binary!(cost::VERY_LOW, |a, b| U256::from(a > b)),
+            opcode::LT => binary!(cost::VERY_LOW, |a, b| U256::from(less(a, b))),
+            opcode::GT => binary!(cost::VERY_LOW, |a, b| U256::from(less(b, a))),
             // For two words of the same sign, the signed order is the unsigned one.
             opcode::SLT => {
-                binary!(cost::VERY_LOW, |a, b| U256::from(if a.bit(255) == b.bit(255) { a < b } else { a.bit(255) }))
+                binary!(cost::VERY_LOW, |a, b| U256::from(if a.bit(255) == b.bit(255) {
+                    less(a, b)
+                } else {
+                    a.bit(255)
+                }))
             }
             opcode::SGT => {
-                binary!(cost::VERY_LOW, |a, b| U256::from(if a.bit(255) == b.bit(255) { a > b } else { b.bit(255) }))
+                binary!(cost::VERY_LOW, |a, b| U256::from(if a.bit(255) == b.bit(255) {
+                    less(b, a)
+                } else {
+                    b.bit(255)
+                }))
             }
             opcode::EQ => binary!(cost::VERY_LOW, |a, b| U256::from(a == b)),
             opcode::ISZERO => unary!(cost::VERY_LOW, |a| U256::from(is_zero(&a))),
@@ -229,15 +376,31 @@ fn stretch(frame: &mut Interpreter, meter: &mut Meter) {
             opcode::OR => binary!(cost::VERY_LOW, |a, b| a | b),
             opcode::XOR => binary!(cost::VERY_LOW, |a, b| a ^ b),
             opcode::NOT => unary!(cost::VERY_LOW, |a| !a),
-            opcode::SHL => binary!(cost::VERY_LOW, |a, b| bits(&a).map_or(U256::ZERO, |bits| b << bits)),
-            opcode::SHR => binary!(cost::VERY_LOW, |a, b| bits(&a).map_or(U256::ZERO, |bits| b >> bits)),
+            opcode::SHL => binary!(cost::VERY_LOW, |a, b| shift_left(b, a)),
+            opcode::SHR => binary!(cost::VERY_LOW, |a, b| shift_right(b, a)),
             _ => break,
         }
     }
-    *stack.data_mut() = words;
+    // SAFETY: the words below `top` are initialised.
+    unsafe { words.set_len(top / WORD) };
     frame_gas.set_remaining(gas);
-    bytecode.absolute_jump(pc);
+    bytecode.absolute_jump(pc!());
 }
+
+/// The limbs' bits that are data in the word that ends with the data of `PUSH9` to `PUSH32`.
+static DATA: [[u64; 4]; 24] = {
+    let mut masks = [[0; 4]; 24];
+    let mut index = 0;
+    while index < masks.len() {
+        let mut byte = 0;
+        while byte < 9 + index {
+            masks[index][byte / 8] |= 0xff << (8 * (byte % 8));
+            byte += 1;
+        }
+        index += 1;
+    }
+    masks
+};
 
 /// Returns `word`, read limb by limb.
 ///
@@ -260,21 +423,54 @@ fn is_zero(word: &U256) -> bool {
 }
 
 /// Returns a word as an index, or `None` if it is too large.
+#[inline(always)]
 fn small(word: &U256) -> Option<usize> {
-    match *word.as_limbs() {
-        [low, 0, 0, 0] => usize::try_from(low).ok(),
-        _ => None,
+    let [low, b, c, d] = by_limbs(*word).into_limbs();
+    if b | c | d == 0 { usize::try_from(low).ok() } else { None }
+}
+
+/// Returns whether `a` is less than `b`, by the borrow of their difference.
+#[inline(always)]
+fn less(a: U256, b: U256) -> bool {
+    let mut borrow = false;
+    for (a, b) in a.into_limbs().into_iter().zip(b.into_limbs()) {
+        borrow = a.borrowing_sub(b, borrow).1;
     }
+    borrow
 }
 
-/// Returns by how many bits a word shifts another, or `None` if the shift leaves nothing.
-fn bits(word: &U256) -> Option<usize> {
-    small(word).filter(|bits| *bits < 256)
+/// Replaces `a` and `b`, which is not zero, by their quotient and remainder, in place: words that move wait for their limbs
+/// (see [`by_limbs`]).
+#[inline(never)]
+fn divide(a: &mut U256, b: &mut U256) {
+    // SAFETY: all limbs of a word of 256 bits are its bits.
+    unsafe { algorithms::div(a.as_limbs_mut(), b.as_limbs_mut()) }
 }
 
-/// Returns the destination of a jump to `word`, or `None` if it is invalid.
-fn destination(jumps: &JumpTable, word: &U256) -> Option<usize> {
-    small(word).filter(|to| jumps.is_valid(*to))
+/// Returns `word` shifted to the left by `by` bits.
+#[inline(always)]
+fn shift_left(word: U256, by: U256) -> U256 {
+    let Some((limbs, bits)) = shift(&by) else { return U256::ZERO };
+    let [a, b, c, d] = word.into_limbs();
+    let wide = [0, 0, 0, 0, a, b, c, d];
+    let limb = |at: usize| wide[at - limbs] << bits | wide[at - limbs - 1] >> 1 >> (63 - bits);
+    U256::from_limbs([wide[4 - limbs] << bits, limb(5), limb(6), limb(7)])
+}
+
+/// Returns `word` shifted to the right by `by` bits.
+#[inline(always)]
+fn shift_right(word: U256, by: U256) -> U256 {
+    let Some((limbs, bits)) = shift(&by) else { return U256::ZERO };
+    let [a, b, c, d] = word.into_limbs();
+    let wide = [a, b, c, d, 0, 0, 0, 0];
+    let limb = |at: usize| wide[at + limbs] >> bits | wide[at + limbs + 1] << 1 << (63 - bits);
+    U256::from_limbs([limb(0), limb(1), limb(2), wide[3 + limbs] >> bits])
+}
+
+/// Returns by how many limbs and bits a word shifts another, or `None` if the shift leaves nothing.
+#[inline(always)]
+fn shift(by: &U256) -> Option<(usize, usize)> {
+    small(by).filter(|by| *by < 256).map(|by| (by / 64, by % 64))
 }
 
 #[cfg(test)]

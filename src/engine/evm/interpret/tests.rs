@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use alloy_evm::EvmEnv;
 use alloy_genesis::ChainConfig;
-use alloy_primitives::{Address, Bytes};
+use alloy_primitives::{Address, Bytes, hex};
 use proptest::{
     collection::vec,
     prelude::*,
@@ -322,6 +322,27 @@ fn a_stretch_costs_what_revms_instructions_cost() {
                 let run = FrameRun { code: code.clone(), spec, gas };
                 assert_eq!(run.ours(Meter::default()), run.revms(Meter::default()), "{op:#x}: {run:?}");
             }
+        }
+    }
+}
+
+#[test]
+fn a_loop_ends_as_in_revms_own_with_any_gas() {
+    let loops: [&[u8]; 3] = [
+        // Squares and adds one, while there is gas.
+        &hex!("60025b80026001015a6103e81060025760005260206000f3"),
+        // Divides products, and loads and stores them.
+        &hex!("60026000525b6e0102030405060708090a0b0c0d0e0f60005180020460010180806000520661010052600556"),
+        // Compares, shifts and masks words, with the counter on top.
+        &hex!(
+            "7f0102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f20605a5b8160601c8260e01b17821115155081\
+               63ffffffff1650600190038060235700"
+        ),
+    ];
+    for code in loops {
+        for gas in 0..3_000 {
+            let run = FrameRun { code: Bytes::copy_from_slice(code), spec: SpecId::OSAKA, gas };
+            assert_eq!(run.ours(Meter::default()), run.revms(Meter::default()), "{run:?}");
         }
     }
 }

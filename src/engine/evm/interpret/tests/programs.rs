@@ -86,7 +86,8 @@ fn edged() -> impl Strategy<Value = Vec<Part>> {
         let top = top.unwrap_or_else(|| under.clone());
         vec![push(under), push(top), Part::Byte(op)]
     });
-    let shift = (select(vec![SHL, SHR]), word(), select(vec![0_u16, 1, 63, 64, 255, 256, 257]));
+    let bits = prop_oneof![3 => select(vec![0_u16, 1, 63, 64, 255, 256, 257]), 2 => 0_u16..256];
+    let shift = (select(vec![SHL, SHR]), word(), bits);
     let shift =
         shift.prop_map(move |(op, word, bits)| vec![push(word), push(bits.to_be_bytes().to_vec()), Part::Byte(op)]);
     let last = (select(vec![0_u8, 1, 31]), select(vec![MLOAD, MSTORE])).prop_map(move |(beyond, op)| {
