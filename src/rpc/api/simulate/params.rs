@@ -113,7 +113,7 @@ pub struct SimBlockParam {
     block_overrides: Option<BlockOverridesParam>,
 }
 
-/// A call, or in presim_simulate the bytes of a signed transaction.
+/// A call, or in `presim_simulate` the bytes of a signed transaction.
 #[derive(Debug, JsonSchema)]
 #[schemars(rename = "SimulatedCall")]
 #[serde(untagged)]
