@@ -356,9 +356,9 @@ pub struct Config {
     /// one together. One more is rejected (-32005).
     #[arg(long, env = "PRESIM_WALLET_MAX_WAITING", value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=100_000), help_heading = "Wallet")]
     pub wallet_max_waiting: u32,
-    /// Maximum ids of withdrawn batches that stay reserved until their approval would have timed out. Each client with
-    /// a token has an equal part, as have all clients without one together. A client whose part is used up is rejected
-    /// (-32005).
+    /// Maximum requests that wait for approval, and ids of withdrawn batches that stay reserved until their approval
+    /// would have timed out, together. Each client with a token has an equal part, as have all clients without one
+    /// together. A client whose part is used up is rejected (-32005).
     #[arg(long, env = "PRESIM_WALLET_MAX_WITHDRAWN", value_name = "N", default_value_t = 65_536, value_parser = clap::value_parser!(u32).range(1..=16_777_216), help_heading = "Wallet")]
     pub wallet_max_withdrawn: u32,
     /// Maximum calls per batch; larger batches are rejected (5740).

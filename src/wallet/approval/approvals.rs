@@ -21,7 +21,7 @@ use crate::{
     wallet::{BatchId, WalletError, error::cut},
 };
 
-/// Maximum number of withdrawn ids of all clients together, where no other is set.
+/// Maximum number of waiting batches and withdrawn ids of all clients together, where no other is set.
 const MAX_WITHDRAWN: usize = 65_536;
 /// Minimum length of an id's beginning in bytes. A shorter one, such as `0x`, would sooner or later name a wrong batch.
 const SHORTEST_BEGINNING: usize = 6;
@@ -34,14 +34,14 @@ const SHORTEST_BEGINNING: usize = 6;
 /// the same lock, so that the approved batch is the one that was shown.
 ///
 /// The id of a withdrawn batch stays taken until the time for its approval would have ended, because an approver may
-/// still have that batch in mind. Each client has its own bounds, on waiting batches and on withdrawn ids, so that none locks out
-/// another. All clients without a token are one.
+/// still have that batch in mind. Each client has its own bounds, on waiting batches and on these with withdrawn ids, so
+/// that none locks out another. All clients without a token are one.
 #[derive(Debug)]
 pub struct Approvals {
     questions: Mutex<Questions>,
     /// Maximum number of waiting batches of one client.
     most: usize,
-    /// Maximum number of withdrawn ids of all clients together.
+    /// Maximum number of waiting batches and withdrawn ids of all clients together.
     most_withdrawn: usize,
     /// Number of clients with a token.
     tokens: Arc<AtomicUsize>,
