@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use alloy_consensus::{Receipt, transaction::Recovered};
 use alloy_eips::{Decodable2718, eip4895::Withdrawal};
 use alloy_primitives::{Address, B64, B256, Bloom, Bytes, Sealable, Sealed, U256};
-use brotli::{BrotliDecompressStream, BrotliResult, BrotliState, enc::StandardAlloc};
+use brotli_decompressor::{BrotliDecompressStream, BrotliResult, BrotliState, StandardAlloc};
 use op_alloy::{
     consensus::{OpDepositReceipt, OpReceipt, post_exec::TxPostExec},
     rpc_types_engine::{OpFlashblockPayload, OpFlashblockPayloadBase, OpFlashblockPayloadDelta},

@@ -16,6 +16,7 @@ use alloy_eips::{
 };
 use alloy_primitives::{Address, B256, TxKind, U256};
 use alloy_rlp::Encodable;
+use proptest::{collection::vec, prelude::any, sample::Index, test_runner::TestRunner};
 use serde_json::{Value, json};
 
 use super::built::{BuiltChain, RlpBlock, high, sign, signer};
@@ -256,6 +257,27 @@ fn a_block_before_osaka_may_have_more_bytes() {
     // The gas that it used makes its header a few bytes longer.
     assert!(block.length() > MAX_BYTES);
     chain.import_with(&block).unwrap();
+}
+
+#[test]
+fn no_bytes_panic() {
+    let chain = prague(&|_| {});
+    let tx = legacy(0, 3);
+    let signature = sign(&tx);
+    let block = alloy_rlp::encode(chain.next(vec![TxEnvelope::from(tx.into_signed(signature)).into()], vec![]));
+    chain.import(&block).unwrap();
+    let edits = vec((any::<Index>(), any::<u8>()), 1..4);
+    let run = TestRunner::default().run(&(vec(any::<u8>(), 0..300), edits), |(bytes, edits)| {
+        let _ = chain.import(&bytes);
+        let mut block = block.clone();
+        for (at, byte) in edits {
+            let at = at.index(block.len());
+            block[at] = byte;
+        }
+        let _ = chain.import(&block);
+        Ok(())
+    });
+    run.unwrap_or_else(|failure| panic!("{failure}"));
 }
 
 /// EIP-2.

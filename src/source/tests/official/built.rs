@@ -6,7 +6,7 @@ use crate::{
     chain::{Attributes, BlockHashes, BlockTotals, ChainSpec, ChainTx, genesis_block},
     engine::{execute_block, withdrawals_root},
     ledger::Snapshot,
-    source::chain_file::import_bytes,
+    source::chain_file::{ImportError, import_bytes},
     state::{CodeCache, LocalWorld},
 };
 use alloy_consensus::{
@@ -91,13 +91,18 @@ impl BuiltChain {
 
     /// Appends a block, which must be valid.
     pub fn push(&mut self, block: RlpBlock) {
-        match import_bytes(&self.spec, self.head.copy(), &alloy_rlp::encode(&block), |_, _| {}) {
+        match self.import(&alloy_rlp::encode(&block)) {
             Ok(head) => self.head = head,
             // Uncles are checked against the blocks of the same import.
             Err(_) if !block.body.ommers.is_empty() => self.head = self.import_with(&block).unwrap(),
             Err(error) => panic!("{}: {error:?}", block.header.number),
         }
         self.blocks.push(block);
+    }
+
+    /// Imports bytes on the head.
+    pub fn import(&self, bytes: &[u8]) -> Result<Snapshot, ImportError> {
+        import_bytes(&self.spec, self.head.copy(), bytes, |_, _| {})
     }
 
     /// Imports the chain up to the parent of `block`, and then `block`. Returns the error's text and its sources'.
