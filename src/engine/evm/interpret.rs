@@ -1,19 +1,21 @@
 //! The interpreter loop of runs without an inspector.
 //!
-//! Two opcodes in three only move words, on the stack or in memory that is paid for already, or jump within the code.
-//! revm calls a function for each of them, through a table, with all its state in memory, which takes most of a run's
-//! time. Here a *stretch* of such opcodes runs with the state in registers. revm does the rest: all other opcodes, and
-//! each of these that would fail, run out of gas, or grow the memory. A stretch ends before such an opcode, with the
+//! Nearly all opcodes only move words, on the stack, in memory or from the call's data, or jump within the code. revm
+//! calls a function for each of them, through a table, with all its state in memory, which takes most of a run's time.
+//! Here a *stretch* of such opcodes runs with the state in registers. revm does the rest: it grows the memory, and runs
+//! all other opcodes, and each of these that would fail or run out of gas. A stretch ends before such an opcode, with the
 //! state unchanged, and revm's instruction runs. So this module has no rule for how a run ends, and none that a fork
 //! changes.
 
 use alloy_primitives::{U256, ruint::algorithms};
 use revm::{
     bytecode::opcode,
+    context::{Cfg, JournalTr},
+    context_interface::cfg::GasParams,
     interpreter::{
-        GasTable, InstructionResult, InstructionTable, Interpreter, InterpreterAction,
-        interpreter::{EthInterpreter, STACK_LIMIT},
-        interpreter_types::{Jumps, LoopControl, RuntimeFlag},
+        CallInput, Gas, GasTable, InstructionResult, InstructionTable, Interpreter, InterpreterAction, SharedMemory,
+        interpreter::{EthInterpreter, STACK_LIMIT, resize_memory},
+        interpreter_types::{Jumps, LoopControl, ReturnData, RuntimeFlag},
     },
     primitives::hardfork::SpecId,
 };
@@ -33,7 +35,8 @@ pub(super) fn interpret<'a, C: Metered<'a>>(
         return frame.run_plain(instructions, gas, host);
     }
     let end = loop {
-        stretch(frame, &mut host.db_mut().meter);
+        let (_, _, config, journal, ..) = host.all_mut();
+        stretch(frame, &mut journal.db_mut().meter, config.gas_params());
         if let Err(end) = frame.step(instructions, gas, host) {
             break end;
         }
@@ -71,14 +74,15 @@ mod cost {
 ///   has is one, too. More than an opcode's own data is read only up to `last_wide`.
 /// - *Stack.* revm allocates all [`STACK_LIMIT`] words at once. Those below `top` are initialised. `need!` compares `top`
 ///   with the words that an opcode takes, and `room!` with the limit.
-/// - *Memory.* A word is accessed at an offset below `memory_words` only.
-fn stretch(frame: &mut Interpreter, meter: &mut Meter) {
+/// - *Memory.* A word is accessed at an offset below `memory_words` only. `view!` takes the pointer again after each use of
+///   the memory by revm, which may have moved it.
+fn stretch(frame: &mut Interpreter, meter: &mut Meter, params: &GasParams) {
     /// The bytes of a word.
     const WORD: usize = size_of::<U256>();
     /// The bytes that are read at once for a short push, with its opcode.
     const WIDE: usize = 9;
 
-    let Interpreter { bytecode, gas: frame_gas, stack, memory, .. } = frame;
+    let Interpreter { bytecode, gas: frame_gas, stack, memory: shared, input, return_data, .. } = frame;
     let Some(jumps) = bytecode.legacy_jump_table() else { return };
     let code = bytecode.bytes_slice();
     let words = stack.data_mut();
@@ -86,9 +90,6 @@ fn stretch(frame: &mut Interpreter, meter: &mut Meter) {
         return;
     }
     let last_wide: *const u8 = &raw const code[code.len() - WIDE];
-    let memory_size = memory.len();
-    let memory_words = memory_size.saturating_sub(WORD - 1);
-    let memory = memory.slice_mut(0, memory_size).as_mut_ptr();
     let start = code.as_ptr();
     let stack = words.as_mut_ptr();
 
@@ -96,6 +97,17 @@ fn stretch(frame: &mut Interpreter, meter: &mut Meter) {
     let mut ip = unsafe { start.add(bytecode.pc()) };
     let mut top = words.len() * WORD;
     let mut gas = frame_gas.remaining();
+
+    let (mut memory, mut memory_size, mut memory_words);
+    /// Takes the memory's place and size from revm.
+    macro_rules! view {
+        () => {
+            memory_size = shared.len();
+            memory_words = memory_size.saturating_sub(WORD - 1);
+            memory = shared.slice_mut(0, memory_size).as_mut_ptr();
+        };
+    }
+    view!();
 
     /// The gas left after `$cost`. Ends the stretch if there is not enough.
     macro_rules! pay {
@@ -207,12 +219,14 @@ fn stretch(frame: &mut Interpreter, meter: &mut Meter) {
             unsafe { start.add(to) }
         }};
     }
-    /// The place in memory at the offset that is the top word. Ends the stretch if no whole word is there.
+    /// The place in memory at the offset that is the top word. Takes the gas for growing the memory from `$left`, and ends
+    /// the stretch if that is not enough.
     macro_rules! place {
-        () => {{
+        ($left:ident) => {{
             let at = or_end!(small(word!(1)));
             if at >= memory_words {
-                break;
+                $left = or_end!(grow(frame_gas, shared, params, at, $left));
+                view!();
             }
             // SAFETY: the word there is within the memory.
             unsafe { &mut *memory.add(at).cast::<[u8; WORD]>() }
@@ -319,21 +333,35 @@ fn stretch(frame: &mut Interpreter, meter: &mut Meter) {
             opcode::GAS => push!(cost::BASE, U256::from(gas - cost::BASE), 1),
 
             opcode::MLOAD => {
-                let left = pay!(cost::VERY_LOW);
+                let mut left = pay!(cost::VERY_LOW);
                 need!(1);
-                *word!(1) = U256::from_be_bytes(*place!());
+                *word!(1) = U256::from_be_bytes(*place!(left));
                 gas = left;
                 pass!(1);
             }
             opcode::MSTORE => {
-                let left = pay!(cost::VERY_LOW);
+                let mut left = pay!(cost::VERY_LOW);
                 need!(2);
-                *place!() = word!(2).to_be_bytes();
+                *place!(left) = word!(2).to_be_bytes();
                 top -= 2 * WORD;
                 gas = left;
                 pass!(1);
             }
             opcode::MSIZE => push!(cost::BASE, U256::from(memory_size), 1),
+
+            opcode::CALLDATALOAD => {
+                let left = pay!(cost::VERY_LOW);
+                need!(1);
+                *word!(1) = call_data(&input.input, shared, word!(1));
+                view!();
+                gas = left;
+                pass!(1);
+            }
+            opcode::CALLDATASIZE => push!(cost::BASE, U256::from(input.input.len()), 1),
+            opcode::CALLVALUE => push!(cost::BASE, input.call_value, 1),
+            opcode::CALLER => push!(cost::BASE, input.caller_address.into_word().into(), 1),
+            opcode::ADDRESS => push!(cost::BASE, input.target_address.into_word().into(), 1),
+            opcode::RETURNDATASIZE => push!(cost::BASE, U256::from(return_data.buffer().len()), 1),
 
             opcode::ADD => binary!(cost::VERY_LOW, |a, b| a.wrapping_add(b)),
             opcode::SUB => binary!(cost::VERY_LOW, |a, b| a.wrapping_sub(b)),
@@ -385,6 +413,30 @@ fn stretch(frame: &mut Interpreter, meter: &mut Meter) {
     unsafe { words.set_len(top / WORD) };
     frame_gas.set_remaining(gas);
     bytecode.absolute_jump(pc!());
+}
+
+/// Grows the memory by revm, such that there is a word at `at`. Returns what is left of the gas `left`, or `None` if that
+/// is not enough, in which case nothing has changed.
+#[inline(never)]
+fn grow(gas: &mut Gas, memory: &mut SharedMemory, params: &GasParams, at: usize, left: u64) -> Option<u64> {
+    const WORD: usize = size_of::<U256>();
+    let words = at.checked_add(WORD)?.div_ceil(WORD);
+    let cost = params.memory_cost(words).checked_sub(gas.memory().expansion_cost)?;
+    let after = left.checked_sub(cost)?;
+    gas.set_remaining(left);
+    resize_memory(gas, memory, params, at, WORD).ok()?;
+    Some(after)
+}
+
+/// Returns the word at an offset of the call's data, which zeros follow.
+#[inline(never)]
+fn call_data(input: &CallInput, memory: &SharedMemory, at: &U256) -> U256 {
+    let data = input.as_bytes_memory(memory);
+    let rest = small(at).and_then(|at| data.get(at..)).unwrap_or_default();
+    match rest.first_chunk() {
+        Some(word) => U256::from_be_bytes::<32>(*word),
+        None => U256::from_be_slice(rest) << (8 * (size_of::<U256>() - rest.len())),
+    }
 }
 
 /// The limbs' bits that are data in the word that ends with the data of `PUSH9` to `PUSH32`.

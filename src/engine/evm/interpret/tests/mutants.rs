@@ -69,7 +69,16 @@ fn situations(op: u8) -> Vec<(&'static str, When)> {
         }),
     ];
     match op {
-        PUSH0..=PUSH32 | DUP1..=DUP16 | PC | GAS | MSIZE => {
+        PUSH0..=PUSH32
+        | DUP1..=DUP16
+        | PC
+        | GAS
+        | MSIZE
+        | CALLDATASIZE
+        | CALLVALUE
+        | CALLER
+        | ADDRESS
+        | RETURNDATASIZE => {
             all.push(("the stack is full", |at| at.words.len() == 1024));
             all.push(("the stack becomes full", |at| at.words.len() == 1023));
         }
@@ -79,6 +88,11 @@ fn situations(op: u8) -> Vec<(&'static str, When)> {
             ("255 bits", |at| at.top(|top| top == U256::from(255))),
             ("256 bits", |at| at.top(|top| top == U256::from(256))),
             ("bits in a higher limb", |at| at.top(|top| top > U256::from(u64::MAX) && top.as_limbs()[0] == 0)),
+        ]),
+        CALLDATALOAD => all.extend([
+            ("within the data", (|at| at.top(|top| top <= U256::from(8))) as When),
+            ("at the data's end", |at| at.top(|top| top > U256::from(8) && top < U256::from(40))),
+            ("behind the data", |at| at.top(|top| top >= U256::from(40))),
         ]),
         ISZERO => {
             all.push(("a word with a higher limb alone", |at| at.top(|top| !top.is_zero() && top.as_limbs()[0] == 0)))
@@ -90,6 +104,9 @@ fn situations(op: u8) -> Vec<(&'static str, When)> {
             ),
             ("one byte behind the memory", |at| {
                 at.top(|top| top.checked_add(U256::from(31)) == Some(U256::from(at.memory)))
+            }),
+            ("the memory grows by several words", |at| {
+                at.top(|top| top >= U256::from(at.memory + 32) && top < U256::from(4_096))
             }),
             ("an offset in a higher limb", |at| at.top(|top| top > U256::from(u64::MAX) && top.as_limbs()[0] == 0)),
         ]),
@@ -140,7 +157,7 @@ fn situations(op: u8) -> Vec<(&'static str, When)> {
 const fn price(op: u8) -> u64 {
     match op {
         JUMPDEST => 1,
-        PUSH0 | POP | PC | GAS | MSIZE => 2,
+        PUSH0 | POP | PC | GAS | MSIZE | CALLDATASIZE | CALLVALUE | CALLER | ADDRESS | RETURNDATASIZE => 2,
         MUL | DIV | MOD => 5,
         JUMP => 8,
         JUMPI => 10,
@@ -150,8 +167,38 @@ const fn price(op: u8) -> u64 {
 
 fn mutants() -> Vec<Mutant> {
     let rest = [
-        ADD, MUL, SUB, DIV, MOD, LT, GT, SLT, SGT, EQ, ISZERO, AND, OR, XOR, NOT, SHL, SHR, POP, JUMPDEST, JUMP, JUMPI,
-        PC, GAS, MSIZE, MLOAD, MSTORE,
+        ADD,
+        MUL,
+        SUB,
+        DIV,
+        MOD,
+        LT,
+        GT,
+        SLT,
+        SGT,
+        EQ,
+        ISZERO,
+        AND,
+        OR,
+        XOR,
+        NOT,
+        SHL,
+        SHR,
+        POP,
+        JUMPDEST,
+        JUMP,
+        JUMPI,
+        PC,
+        GAS,
+        MSIZE,
+        MLOAD,
+        MSTORE,
+        CALLDATALOAD,
+        CALLDATASIZE,
+        CALLVALUE,
+        CALLER,
+        ADDRESS,
+        RETURNDATASIZE,
     ];
     let mutants = |op: u8| {
         let leaves_word = !matches!(op, POP | JUMPDEST | JUMP | JUMPI | MSTORE);

@@ -60,14 +60,15 @@ fn words() -> impl Strategy<Value = Vec<u8>> {
 }
 
 /// The opcodes of a stretch that take words, and some that end it.
-const PLAIN: [[u8; 7]; 7] = [
+const PLAIN: [[u8; 7]; 8] = [
     [ADD, MUL, SUB, DIV, MOD, LT, GT],
     [SLT, SGT, EQ, ISZERO, AND, OR, XOR],
     [NOT, SHL, SHR, POP, MLOAD, MLOAD, MSTORE],
     [MSTORE, MSTORE8, PC, MSIZE, GAS, JUMP, JUMPI],
     [JUMPDEST, KECCAK256, SLOAD, SSTORE, CALLDATALOAD, CALLER, SDIV],
     [SMOD, BYTE, SAR, SIGNEXTEND, MULMOD, MCOPY, LOG1],
-    [ADDRESS, RETURNDATASIZE, CLZ, ADDMOD, EXP, TLOAD, TSTORE],
+    [ADDRESS, RETURNDATASIZE, CALLDATASIZE, CALLVALUE, EXP, TLOAD, TSTORE],
+    [CALLDATALOAD, CALLER, CLZ, ADDMOD, ORIGIN, CODESIZE, SELFBALANCE],
 ];
 
 fn arithmetic() -> impl Strategy<Value = u8> {
@@ -127,7 +128,7 @@ pub fn parts() -> impl Strategy<Value = Vec<Part>> {
     let pushing = prop_oneof![
         5 => push_of_length(),
         2 => (DUP1..=DUP16).prop_map(Part::Byte),
-        1 => select(vec![PC, GAS, MSIZE]).prop_map(Part::Byte),
+        2 => select(vec![PC, GAS, MSIZE, CALLDATASIZE, CALLVALUE, CALLER, ADDRESS, RETURNDATASIZE]).prop_map(Part::Byte),
     ];
     let full = (vec(pushing.clone(), 6), vec(pushing, 2)).prop_map(|(tried, last)| {
         let tried = tried.into_iter().flat_map(|part| [part, Part::Byte(POP)]);
