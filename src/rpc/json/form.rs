@@ -24,9 +24,6 @@ impl<T, O> Forms<T, O> {
     fn read<E: Error>(self, given: Unexpected<'_>) -> Result<T, E> {
         match (self.scalar)(given) {
             Some(value) => value.map_err(E::custom),
-            None if matches!(given, Unexpected::Signed(_)) && (self.scalar)(Unexpected::Unsigned(0)).is_some() => {
-                Err(E::invalid_value(given, &self.expected))
-            }
             None => Err(E::invalid_type(given, &self.expected)),
         }
     }

@@ -3,7 +3,10 @@
 use std::{borrow::Cow, fmt, time::Duration};
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Deserializer, de::Unexpected};
+use serde::{
+    Deserialize, Deserializer,
+    de::{Error, Unexpected, value},
+};
 
 use super::{
     SelectorParam, ShapeLimits,
@@ -134,10 +137,12 @@ impl JsonSchema for IndexParam {
 
 impl<'de> Deserialize<'de> for IndexParam {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        const EXPECTED: &str = "a count of the block's transactions, or -1 for all of them";
         deserializer.deserialize_any(Forms::<Self> {
-            expected: "a count of the block's transactions, or -1 for all of them",
+            expected: EXPECTED,
             scalar: |given| match given {
                 Unexpected::Signed(-1) => Some(Ok(Self(None))),
+                Unexpected::Signed(_) => Some(Err(value::Error::invalid_value(given, &EXPECTED).to_string())),
                 given => Number::of_scalar(given).map(|count| count.map(|Number(count)| Self(Some(count)))),
             },
             object: None,
