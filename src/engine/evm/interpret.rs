@@ -252,7 +252,7 @@ fn stretch(frame: &mut Interpreter, meter: &mut Meter, params: &GasParams) {
                 // Nearly all destinations are pushed right before their jump, and need not go through the stack.
                 if opcode!() == opcode::JUMPI && top != 0 && gas >= cost::HIGH {
                     let condition = !is_zero(word!(1));
-                    let to = value as usize;
+                    let to = usize::try_from(value).unwrap_or(usize::MAX);
                     if !condition || jumps.is_valid(to) {
                         // SAFETY: the position is one in the code, or another opcode follows.
                         ip = unsafe { if condition { start.add(to) } else { ip.add(1) } };
@@ -415,8 +415,8 @@ fn stretch(frame: &mut Interpreter, meter: &mut Meter, params: &GasParams) {
     bytecode.absolute_jump(pc!());
 }
 
-/// Grows the memory by revm, such that there is a word at `at`. Returns what is left of the gas `left`, or `None` if that
-/// is not enough, in which case nothing has changed.
+/// Has revm grow the memory, so that a word at `at` is within it. Returns the gas that is left of `left`, or `None` if
+/// `left` is not enough. Then the memory and its cost are unchanged.
 #[inline(never)]
 fn grow(gas: &mut Gas, memory: &mut SharedMemory, params: &GasParams, at: usize, left: u64) -> Option<u64> {
     const WORD: usize = size_of::<U256>();

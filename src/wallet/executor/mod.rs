@@ -47,7 +47,7 @@ pub struct BatchExecutor {
 pub enum Delegation {
     /// The account is delegated to the batch executor (EIP-7702).
     Executor,
-    /// The account has no code, or is delegated to another contract, so that it can be delegated.
+    /// The account has no code, or is delegated to another contract. It can be delegated to the executor.
     Possible,
     /// The account is a contract, which has no key and cannot be delegated.
     Contract,
