@@ -84,7 +84,7 @@ impl RequestRunner {
         filter.insert("fromBlock".to_owned(), json!(format!("{:#x}", fork + 1)));
         filter.insert("toBlock".to_owned(), json!(format!("{last:#x}")));
         let params = json!([filter]).to_string().into();
-        let (_, ours) = self.run(Request { params, ..request.clone() }, run).await?;
+        let ours = self.write(Request { params, ..request.clone() }, run).await?;
         let lists = [&out[start..], ours.get(start..).unwrap_or_default()].map(objects::from_slice::<Vec<&RawValue>>);
         Ok(request.answer::<Value, _>(Json(lists.into_iter().flatten().flatten().collect::<Vec<_>>())))
     }

@@ -6,8 +6,7 @@ use super::method::Handler;
 use crate::ledger::UnknownBlock;
 use crate::rpc::{
     api::{send::SendRaw, state},
-    json::{self},
-    params,
+    json, params,
     protocol::error::{Result, RpcError},
     run::{
         AnsweredBy, ExecutedBy, RunHandler,
@@ -75,10 +74,8 @@ impl RequestRunner {
         run: RunHandler,
         request: &Request,
     ) -> ControlFlow<Result<Vec<u8>>, Result<Vec<u8>>> {
-        match self.run(request.clone(), run).await {
-            Ok(((), answer)) if has_no_result(&answer) && !self.backend.hides(request) => {
-                ControlFlow::Continue(Ok(answer))
-            }
+        match self.write(request.clone(), run).await {
+            Ok(answer) if has_no_result(&answer) && !self.backend.hides(request) => ControlFlow::Continue(Ok(answer)),
             // The nodes of a fleet know a snapshot under the same id, and none of them retains an old one. An upstream
             // knows no snapshots, and no states within blocks.
             Err(RpcError::UnknownBlock(unknown))
@@ -86,7 +83,7 @@ impl RequestRunner {
             {
                 ControlFlow::Continue(Err(unknown.into()))
             }
-            answered => ControlFlow::Break(answered.map(|(_, answer)| answer)),
+            answered => ControlFlow::Break(answered),
         }
     }
 

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use crate::{
     rpc::{
         api::{Example, Method},
-        json::{self},
+        json,
         protocol::error::Result,
         run::{Attempt, Backend, request::Request, runner::RequestRunner},
     },
