@@ -77,19 +77,24 @@ impl Dispatcher {
         }
     }
 
-    /// Answers a request of a method. Returns the answer up to the end of its result, and records the accompanying
-    /// `facts`.
+    /// Answers a request of a method, which was parsed at `parsed`. Returns the answer up to the end of its result, and records the
+    /// accompanying `facts`.
     ///
     /// # Errors
     ///
     /// Returns the error that answers the request instead.
-    pub async fn answer(&self, method: &MethodRoute, request: Request, facts: &mut AnswerFacts) -> Result<Vec<u8>> {
-        let arrived = Instant::now();
+    pub async fn answer(
+        &self,
+        method: &MethodRoute,
+        request: Request,
+        parsed: Instant,
+        facts: &mut AnswerFacts,
+    ) -> Result<Vec<u8>> {
         let answer = self.run_or_ask(method.handler, request, facts).await;
         let outcome = answer.as_ref().map_or_else(RpcError::outcome, |_| Outcome::Ok);
         self.counts[method.info.index][outcome as usize]
             .get_or_init(|| Counted::new(&self.metrics, method.info.name, outcome))
-            .count(arrived);
+            .count(parsed);
         answer
     }
 

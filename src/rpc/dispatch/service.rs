@@ -284,7 +284,7 @@ impl Message {
         let (room, most) = (request.room.clone(), front.services.runner.backend.limits.max_response);
         let again = matches!(method.handler, Handler::Poll(_)).then(|| request.clone());
         let mut facts = AnswerFacts::default();
-        let answer = front.answer(method, request, &mut facts).await;
+        let answer = front.answer(method, request, parsed, &mut facts).await;
         let text = match answer {
             Ok(mut answer) if answer.len() < most => {
                 answer.push(b'}');

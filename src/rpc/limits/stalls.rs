@@ -22,12 +22,16 @@ use tokio::{
 /// The time that the first head of a request may take from the accept of its connection.
 pub const FIRST_HEAD: Duration = Duration::from_secs(5);
 
+/// The time from the end of a request to the whole head of the next one on a connection of HTTP/1.
+pub const NEXT_HEAD: Duration = Duration::from_secs(60);
+
 /// The progress of one connection, of any transport.
 ///
 /// A connection is closed when it stalls for [`Progress::timeout`], or for [`FIRST_HEAD`] if that is shorter, from accept to
-/// the first complete head of a request. It is closed when it stalls for [`Progress::timeout`] while the socket takes none of the written bytes; while the parts of an HTTP/2 answer wait for the peer's window;
-/// and while a WebSocket message is incomplete. [`Progress::problem`] reports a stall, and is called for every connection
-/// at intervals.
+/// the first complete head of a request, and when no further head of HTTP/1 is complete [`NEXT_HEAD`] after a request. It is closed when it
+/// stalls for [`Progress::timeout`] while the socket takes none of the written bytes; while the parts of an HTTP/2 answer wait for the peer's
+/// window; and while a WebSocket message is incomplete. [`Progress::problem`] reports a stall, and is called for every connection
+/// at intervals, so that no request needs a timer for these bounds.
 #[derive(Debug)]
 pub struct Progress {
     /// The time that the connection may stall (`--io-timeout-ms`).
@@ -143,6 +147,8 @@ impl Progress {
             Some("the peer opens no window for its answers")
         } else if !self.greeted.load(Relaxed) && stood(0, self.timeout.min(FIRST_HEAD)) {
             Some("the head of a first request did not come")
+        } else if self.reads_heads.load(Relaxed) && self.is_idle() && stood(self.idle_since.load(Relaxed), NEXT_HEAD) {
+            Some("the head of a further request did not come")
         } else {
             let piece = self.piece_moved.load(Relaxed);
             (piece > 0 && stood_since(piece)).then_some(
@@ -265,5 +271,38 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for NotedStream<S> {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FURTHER: Option<&str> = Some("the head of a further request did not come");
+
+    #[test]
+    fn a_connection_without_a_further_request_is_closed() {
+        let opened = Instant::now().checked_sub(NEXT_HEAD * 2).expect("the clock has run for some minutes");
+        let progress = Arc::new(Progress { opened, ..Progress::new(Duration::from_secs(30)) });
+        progress.on_head(true);
+        let under_way = progress.begin();
+        assert_eq!(progress.problem(), None, "a request may take any time");
+        drop(under_way);
+        assert_eq!(progress.problem(), None, "its time begins with the end of the request");
+        // As if the request had ended when the connection was opened.
+        progress.idle_since.store(1, Relaxed);
+        assert_eq!(progress.problem(), FURTHER);
+        progress.on_head(false);
+        assert_eq!(progress.problem(), None, "a WebSocket may be silent");
+    }
+
+    #[test]
+    fn the_beginning_of_a_head_gives_no_more_time() {
+        let opened = Instant::now().checked_sub(NEXT_HEAD * 2).expect("the clock has run for some minutes");
+        let progress = Arc::new(Progress { opened, ..Progress::new(Duration::from_secs(30)) });
+        progress.on_head(true);
+        progress.idle_since.store(1, Relaxed);
+        progress.on_partial();
+        assert_eq!(progress.problem(), FURTHER);
     }
 }

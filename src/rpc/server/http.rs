@@ -4,18 +4,19 @@ use std::{
     convert::Infallible,
     future::{self, Future, Ready},
     num::NonZeroU32,
-    pin::Pin,
+    pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll},
+    time::Duration,
 };
 
 use bytes::Bytes;
 use bytestring::ByteString;
-use futures::future::Either;
+use futures::{FutureExt, future::Either};
 use http::{HeaderMap, Method as HttpMethod, Request, StatusCode, Uri, Version, header};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
-use tokio::time::timeout;
+use tokio::time::{Instant, error::Elapsed, timeout_at};
 
 use super::{
     auth::{origins::Origins, tokens::Access},
@@ -135,7 +136,10 @@ where
         self.progress.on_head(request.version() < Version::HTTP_2 && !ws::is_upgrade(&request));
         match self.check(&request) {
             Ok(()) => Either::Right(self.inner.call(request)),
-            Err((status, error)) => Either::Left(future::ready(Ok(refuse(status, error)))),
+            Err((status, error)) => {
+                drop(self.progress.begin());
+                Either::Left(future::ready(Ok(refuse(status, error))))
+            }
         }
     }
 }
@@ -271,8 +275,7 @@ impl HttpConnection {
     ///
     /// Returns the HTTP status and the error that answer the request.
     async fn read(&self, body: Incoming) -> Result<(ByteString, HeldBytes), (StatusCode, RpcError)> {
-        let most = self.service.config.read_timeout + self.connection.progress.timeout;
-        let (bytes, held) = timeout(most, self.collect(body)).await.unwrap_or_else(|_| Err(late()))?;
+        let (bytes, held) = self.collect(body).await?;
         let text = ByteString::try_from(bytes)
             .map_err(|error| (StatusCode::BAD_REQUEST, RpcError::parse(format!("parse error: not UTF-8: {error}"))))?;
         Ok((text, held))
@@ -293,12 +296,13 @@ impl HttpConnection {
             return Err(too_long());
         }
         let mut held = memory.clone().empty();
+        let mut time = BodyTime::new(self.connection.progress.timeout, self.service.config.read_timeout);
         let mut parts = BodyParts::of(stated);
         if !memory.can_ever_hold(stated) {
             return Err(no_room(stated));
         }
         loop {
-            let frame = match timeout(self.connection.progress.timeout, body.frame()).await {
+            let frame = match time.wait(body.frame()).await {
                 Ok(None) => return Ok((parts.whole(), held)),
                 Ok(Some(frame)) => frame.map_err(broken)?,
                 Err(_) => {
@@ -315,10 +319,38 @@ impl HttpConnection {
             if !memory.can_ever_hold(length) {
                 return Err(no_room(length));
             }
-            let room = timeout(self.connection.progress.timeout, held.wait_to_grow(part.len())).await;
+            let room = time.wait(pin!(held.wait_to_grow(part.len()))).await;
             room.map_err(|_| no_room(stated.max(length)))?;
             parts.push(part);
         }
+    }
+}
+
+/// The time that a body may take. A body that has arrived with its head takes none, and reads no clock.
+struct BodyTime {
+    /// The bound on each wait, and the further time that all waits may take together.
+    bounds: [Duration; 2],
+    /// The end of all waits, from the first one on.
+    end: Option<Instant>,
+}
+
+impl BodyTime {
+    const fn new(stall: Duration, whole: Duration) -> Self {
+        Self { bounds: [stall, whole], end: None }
+    }
+
+    /// Waits until `future` is ready.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Elapsed`] if it is not ready in time.
+    async fn wait<F: Future + Unpin>(&mut self, mut future: F) -> Result<F::Output, Elapsed> {
+        if let Some(output) = (&mut future).now_or_never() {
+            return Ok(output);
+        }
+        let ([stall, whole], now) = (self.bounds, Instant::now());
+        let end = *self.end.get_or_insert(now + stall + whole);
+        timeout_at(end.min(now + stall), future).await
     }
 }
 

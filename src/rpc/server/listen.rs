@@ -41,7 +41,7 @@ use crate::rpc::{
     dispatch::front::Dispatcher,
     limits::{
         memory::IoMemory,
-        stalls::{FIRST_HEAD, NotedStream},
+        stalls::{FIRST_HEAD, NEXT_HEAD, NotedStream},
     },
     protocol::error::RpcError,
     run::{catch_up::MIN_SNAPSHOT, client::Client},
@@ -138,9 +138,6 @@ impl Handler<Pulse> for FrontActor {
     }
 }
 
-/// The time that a connection may be silent between requests, and may take for the head of each.
-const IDLE: Duration = Duration::from_secs(60);
-
 /// Bytes that are read ahead of a connection: the longest head, and HTTP/2's windows.
 const READ_AHEAD: usize = 48 << 10;
 
@@ -190,12 +187,12 @@ impl ConnectionServer {
         let guard = RequestGuard::new(self.origins, progress.clone(), self.cors.layer(http));
         let service = TowerToHyperService::new(guard);
         let mut builder = auto::Builder::new(TokioExecutor::new());
-        // Against peers that are silent between requests, or slow with a head.
-        builder.http1().timer(TokioTimer::new()).header_read_timeout(IDLE).max_buf_size(READ_AHEAD);
+        // `Progress` bounds the time of a head. hyper would make a timer for each request.
+        builder.http1().header_read_timeout(None).max_buf_size(READ_AHEAD);
         builder
             .http2()
             .timer(TokioTimer::new())
-            .keep_alive_interval(IDLE)
+            .keep_alive_interval(NEXT_HEAD)
             .max_header_list_size(READ_AHEAD as u32)
             .initial_stream_window_size(READ_AHEAD as u32)
             .initial_connection_window_size(READ_AHEAD as u32);
