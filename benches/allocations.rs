@@ -14,7 +14,7 @@ use std::{
 };
 
 use dhat::{HeapStats, Profiler};
-use presim::{Node, testing::state::Overlay};
+use presim::testing::{Node, state::Overlay};
 use serde::Deserialize;
 
 use crate::world::{BodiesChain, Body, bodies};
@@ -204,7 +204,7 @@ struct Client {
 
 impl Client {
     fn connect(node: &Node) -> Self {
-        let stream = TcpStream::connect(node.info().listen).expect("the node listens");
+        let stream = TcpStream::connect(node.info().listen.expect("it listens")).expect("the node listens");
         stream.set_nodelay(true).expect("a socket option");
         Self { stream, head: Vec::with_capacity(256), answer: vec![0; 16 << 20] }
     }

@@ -20,7 +20,7 @@ use std::{
 use alloy_primitives::address;
 use criterion::{Criterion, Throughput};
 use memchr::memmem;
-use presim::{Config, Node};
+use presim::testing::{Config, Node};
 use support::figures::median;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -122,7 +122,7 @@ fn main() {
         flags.extend(["--genesis", GENESIS, "--feed", "devnet"].map(OsString::from));
     }
     let node = Node::start(Config::load(flags).expect("the flags are right")).expect("the node starts");
-    let presim = node.info().listen;
+    let presim = node.info().listen.expect("it listens");
     // In the recorded world, an account and a token with a long code; otherwise the devnet's own.
     let (account, contract) = match (recorded, node.info().trading) {
         (false, Some(trading)) => (node.info().accounts[0].address(), trading.weth),

@@ -161,6 +161,9 @@ pub struct Config {
     /// Whether a command has started the node for itself.
     #[arg(skip)]
     pub is_of_command: bool,
+    /// Whether the node listens nowhere, because the program that it is part of calls it.
+    #[arg(skip)]
+    pub is_closed: bool,
 
     /// Maximum transactions in the pool.
     #[arg(long, env = "PRESIM_POOL_TRANSACTIONS", value_name = "N", default_value_t = 5_120, value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "Sending")]

@@ -5,11 +5,45 @@
 //! lists every flag. The `README.md` next to `Cargo.toml` begins with a first simulation; `src/README.md` explains the
 //! architecture.
 //!
-//! Programs that embed a node parse a [`Config`] and hand it to [`Node::start`].
+//! Programs that embed a node use [`Node`]: it starts from a [`Config`], inside of any asynchronous runtime or without one,
+//! and answers without HTTP and JSON.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use alloy_primitives::{U256, address};
+//! use presim::{Config, Node, simulation::{Call, SimBlock, Simulation}};
+//!
+//! // The built-in devnet; `Config::following("wss://…")` follows a node.
+//! let node = Node::start(Config::default()).await?;
+//! let from = address!("f39Fd6e51aad88F6F4ce6aB8827279cffFb92266");
+//! let pay = Call::to(address!("70997970C51812dc3A010C7d01b50e0d17dc79C8")).with_from(from).with_value(U256::from(1));
+//! // Two blocks: the first continues the block being built, where the bundle would be included.
+//! let bundle = Simulation::of([SimBlock::of([pay.clone()]), SimBlock::of([pay])]);
+//! let simulated = node.simulate(&bundle).await?;
+//! assert_eq!(simulated.gas_used, 42_000);
+//! node.stop().await;
+//! # Ok(()) }
+//! ```
+//!
+//! What a node can be asked:
+//!
+//! | you want to | use |
+//! |---|---|
+//! | read the newest block context, an account or a slot | [`Node::snapshot`], [`Node::account`], [`Node::storage`] |
+//! | run one call, or a bundle of calls in blocks | [`Node::call`], [`Node::simulate`], [`Node::simulate_on`] |
+//! | find the best amount, or other values, of a bundle | [`Node::search`] with a [`Search`] |
+//! | act on each snapshot | [`Node::watch`], a [`Stream`](futures::Stream) |
+//! | give the sub-blocks yourself | [`Node::start_fed`] and its [`Feeder`] |
+//!
+//! The types of bundles and results are in [`simulation`]. `examples/` has a program for each row. Until 1.0, a minor
+//! version may change signatures; `docs/stability.md` says what stays.
+//!
+//! # For maintainers
 //!
 //! The modules are layers. Each uses only the ones below it:
 //!
-//! - [`testing`]: what the tests and benches of the project use in addition to [`Node`] and [`Config`].
+//! - [`testing`]: what the tests and benches of the project use.
+//! - [`library`]: the library: a node inside of another program.
 //! - [`program`]: the program: reads the command line, and runs a node or asks one.
 //! - [`command`]: the command line: run a node, simulate, search, watch and trace, or approve for a wallet.
 //! - [`node`]: wires the actors together, and defines the order of start and shutdown.
@@ -57,6 +91,7 @@ mod engine;
 mod faults;
 mod fleet;
 mod ledger;
+mod library;
 mod lock;
 mod meter;
 mod nearest;
@@ -85,9 +120,9 @@ mod upstream;
 mod wallet;
 mod watch;
 
+pub use self::library::*;
 #[doc(hidden)]
 pub use self::program::run as run_program;
-pub use self::{config::Config, node::Node};
 
 /// The Rust examples of this README, as doc tests.
 #[cfg(doctest)]

@@ -40,7 +40,7 @@ use eyre::{WrapErr, eyre};
 use futures::future::join_all;
 use tokio::{
     runtime::Runtime,
-    sync::{Semaphore, broadcast, oneshot},
+    sync::{Semaphore, broadcast, mpsc, oneshot},
     task::{JoinHandle, JoinSet},
 };
 
@@ -60,15 +60,17 @@ use crate::{
     rpc::{
         Access, Backend, CLIENT_VERSION, Dispatcher, Filters, FleetAnswers, ForwardedMethods, FrontActor, HttpService,
         IoMemory, IoThreads, Leader, PastStates, RequestLimits, RequestRunner, ServedFiles, ServerConfig, ShapeLimits,
-        Stop, Subscriptions, SyncTimeouts, TESTING_VERSION, UpstreamGateway, Waiters, Watches, announce, serve_metrics,
+        StartupServer, Stop, Subscriptions, SyncTimeouts, TESTING_VERSION, UpstreamGateway, Waiters, Watches, announce,
+        serve_metrics,
     },
     scheduler::{Drain, Executor, ExecutorConfig, WorkerActor},
     source::{
         Feed, StateFeed, StopFeed,
         devnet::world::{Market, TradingPair},
+        given::GivenSubBlock,
     },
     state::CodeCache,
-    store::{DataDir, Store, stored_bytes},
+    store::{DataDir, Store, StoreError, stored_bytes},
     telemetry::Metrics,
     unix_socket::{self, BoundSocket},
     wallet::{Accounts, ApprovalSocket, Approvals, Impersonated, Sending, Wallet, WalletSender, keys},
@@ -95,11 +97,43 @@ pub struct Node {
     beside: Option<Runtime>,
 }
 
+/// The reason why a node does not start.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// A setting is unknown or invalid, or conflicts with another. The text names it.
+    #[error("{0}")]
+    Setting(String),
+    /// The address of a port is taken, or not allowed for this process.
+    #[error("{0}")]
+    Address(String),
+    /// The data directory cannot be opened, is used by another node, or holds another chain.
+    #[error("{0}")]
+    Store(String),
+    /// The chain cannot begin: a file cannot be read or is invalid, a block is invalid, the upstream does not answer or is
+    /// on another chain, or the system gives no threads.
+    #[error("{0}")]
+    Chain(String),
+}
+
+impl StartError {
+    fn of(error: eyre::Report) -> Self {
+        let text = format!("{error:#}");
+        if error.is::<StoreError>() { Self::Store(text) } else { Self::Chain(text) }
+    }
+}
+
+impl From<StoreError> for StartError {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error.to_string())
+    }
+}
+
 /// The facts about a node that its banner shows.
 #[derive(Clone, Debug)]
 pub struct NodeInfo {
-    /// The address on which it listens.
-    pub listen: SocketAddr,
+    /// The address on which it listens, if it does.
+    pub listen: Option<SocketAddr>,
     /// The address of its metrics.
     pub metrics: Option<SocketAddr>,
     /// The path of its Unix socket.
@@ -119,6 +153,11 @@ pub struct NodeInfo {
 }
 
 impl NodeInfo {
+    /// Returns the address on which it listens, as text.
+    pub fn listens_on(&self) -> String {
+        self.listen.map_or_else(|| "nowhere".to_owned(), |listen| listen.to_string())
+    }
+
     /// Returns the contracts of the trading world with their names. Empty on a chain without it.
     pub fn contracts(&self) -> Vec<(&'static str, Address)> {
         let Some(world) = self.trading else { return Vec::new() };
@@ -143,16 +182,25 @@ impl Node {
     ///
     /// Returns an error that names the flag if a file cannot be read or is invalid, a block is invalid, or a port is
     /// taken.
-    pub fn start(config: Config) -> eyre::Result<Self> {
-        let ports = Ports::take(&config)?;
+    pub fn start(config: Config) -> Result<Self, StartError> {
+        Self::start_given(config, None)
+    }
+
+    /// Starts the node as [`start`](Self::start) does, on a chain of its own that grows by the given sub-blocks, if there are any.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error as [`start`](Self::start) does.
+    pub fn start_given(config: Config, given: Option<mpsc::Receiver<GivenSubBlock>>) -> Result<Self, StartError> {
+        let ports = Ports::take(&config).map_err(|error| StartError::Address(format!("{error:#}")))?;
         let metrics = Metrics::default();
-        ports.front.reason().set("it opens its store, and checks it");
+        ports.reason().set("it opens its store, and checks it");
         // A fork stores fetched state, but not its own blocks.
         let store = match config.data_dir.as_ref().filter(|_| config.test_chain.fork_url.is_none()) {
-            Some(dir) => Store::open(&DataDir::open(dir, config.data_dir_shared)?, &metrics)?,
-            None => Store::in_memory(&metrics)?,
+            Some(dir) => DataDir::open(dir, config.data_dir_shared).and_then(|dir| Store::open(&dir, &metrics)),
+            None => Store::in_memory(&metrics),
         };
-        Self::start_with(ports, store, config, metrics)
+        Self::start_with(ports, store?, config, metrics, given).map_err(StartError::of)
     }
 
     /// Starts the node on an open store.
@@ -161,17 +209,23 @@ impl Node {
     ///
     /// Returns an error as [`start`](Self::start) does.
     pub fn start_on(store: Store, config: Config, metrics: Metrics) -> eyre::Result<Self> {
-        Self::start_with(Ports::take(&config)?, store, config, metrics)
+        Self::start_with(Ports::take(&config)?, store, config, metrics, None)
     }
 
-    fn start_with(ports: Ports, store: Store, config: Config, metrics: Metrics) -> eyre::Result<Self> {
+    fn start_with(
+        ports: Ports,
+        store: Store,
+        config: Config,
+        metrics: Metrics,
+        given: Option<mpsc::Receiver<GivenSubBlock>>,
+    ) -> eyre::Result<Self> {
         if let Some(path) = config.ipc() {
             // The socket is made when the node answers, and a problem is reported before the long work.
             unix_socket::check(&path, IPC)?;
         }
         load_kzg_settings_beside();
         let access = Arc::new(Access::new(config.token_file.clone(), config.wallet_token_file.clone())?);
-        let reason = ports.front.reason();
+        let reason = &ports.reason();
         reason.set("it reads the keys of its wallet");
         let keyed = keys::load(&config.wallet_key_file, &config.wallet_password_file)?;
         let codes = Arc::new(CodeCache::new(config.code_cache));
@@ -205,12 +259,12 @@ impl Node {
             cache = stored;
             start
         } else {
-            begin(beginning)?
+            begin(beginning, given)?
         };
         reason.set("it starts its threads");
         let snapshots = start.snapshots.clone();
         let info = NodeInfo {
-            listen: ports.front.address(),
+            listen: ports.front.as_ref().map(StartupServer::address),
             metrics: ports.metrics.as_ref().map(TcpListener::local_addr).transpose()?,
             ipc: config.ipc(),
             chain_id: start.spec.chain_id(),
@@ -350,7 +404,7 @@ struct Parts {
 
 /// The running actors.
 struct Actors {
-    front: Addr<FrontActor>,
+    front: Option<Addr<FrontActor>>,
     runner: Arc<RequestRunner>,
     executor: Executor,
     workers: Vec<Addr<WorkerActor>>,
@@ -394,11 +448,6 @@ impl Actors {
             &metrics,
         );
         let approvals = Arc::new(approvals.with_withdrawn(config.wallet_max_withdrawn as usize, access.token_count()));
-        let io = IoThreads::start(config.io_threads())?;
-        io.run_on_each(|| {
-            let executor = executor.clone();
-            async move { executor.watch_thread().await }
-        });
         let Ports { front: startup, metrics: metrics_port } = ports;
         let metrics_address = metrics_port.as_ref().map(TcpListener::local_addr).transpose()?;
         let server = ServerConfig { metrics: metrics_address, ..config.server() };
@@ -519,11 +568,21 @@ impl Actors {
             }
         };
         let files = if config.no_page { ServedFiles::default() } else { page::files(access.needs_token()) };
-        let port = tokio::task::spawn_blocking(|| startup.hand_over()).await??;
-        let port = tokio::net::TcpListener::from_std(port)?;
-        let ipc = config.ipc().map(|path| BoundSocket::bind(&path, IPC)?.listen()).transpose()?;
         let service = HttpService { front, access, config: server, subscriptions, files };
-        let front = FrontActor::serve(port, ipc, service, io, memory, &metrics).start();
+        let front = match startup {
+            None => None,
+            Some(startup) => {
+                let io = IoThreads::start(config.io_threads())?;
+                io.run_on_each(|| {
+                    let executor = executor.clone();
+                    async move { executor.watch_thread().await }
+                });
+                let port = tokio::task::spawn_blocking(|| startup.hand_over()).await??;
+                let port = tokio::net::TcpListener::from_std(port)?;
+                let ipc = config.ipc().map(|path| BoundSocket::bind(&path, IPC)?.listen()).transpose()?;
+                Some(FrontActor::serve(port, ipc, service, io, memory, &metrics).start())
+            }
+        };
         let vitals = Vitals { front: front.clone(), workers: workers.clone(), feed: feed.clone() };
         Ok(Self {
             front,
@@ -545,7 +604,9 @@ impl Actors {
     /// waits for an approver meanwhile.
     async fn stop(self) {
         self.approvals.stop();
-        let _ = self.front.send(Stop(GRACE)).await;
+        if let Some(front) = &self.front {
+            let _ = front.send(Stop(GRACE)).await;
+        }
         let drained = async {
             self.executor.drain().await;
             join_all(self.workers.iter().map(|worker| worker.send(Drain))).await

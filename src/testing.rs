@@ -1,5 +1,4 @@
-//! Items that the tests and benches of the project use in addition to [`Node`](crate::Node) and [`Config`](crate::Config). Not an interface for others: it
-//! changes with the code behind it.
+//! Items that the tests and benches of the project use. Not an interface for others: it changes with the code behind it.
 
 use std::{
     sync::Arc,
@@ -11,6 +10,8 @@ use crate::{
     rpc::{Attempt, ExecutedBy, Handler, dialect::PRESIM, table},
     store::Commit,
 };
+
+pub use crate::{config::Config, node::Node};
 
 pub mod chain {
     pub use crate::chain::{
@@ -89,7 +90,7 @@ pub mod wallet {
 ///
 /// Returns the error that answers the request instead, and -32601 if the method is not a single run.
 pub fn answer(
-    node: &crate::Node,
+    node: &Node,
     method: &str,
     params: &str,
     overlay: &mut state::Overlay,

@@ -15,10 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use presim::{
-    Config, Node,
-    testing::{self, engine::Simulation, meter::Meter, rpc::dialect::PRESIM, state::Overlay},
-};
+use presim::testing::{self, Config, Node, engine::Simulation, meter::Meter, rpc::dialect::PRESIM, state::Overlay};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 

@@ -8,7 +8,7 @@ use std::{
     process::{Command, Output},
 };
 
-use presim::{Config, Node};
+use presim::testing::{Config, Node};
 use serde_json::{Value, json};
 use support::binary;
 use tempfile::TempDir;
@@ -56,7 +56,7 @@ fn still_in_one_second<const N: usize>(folder: &Path, nodes: [(&str, &str); N]) 
 }
 
 fn url(node: &Node) -> String {
-    format!("http://{}", node.info().listen)
+    format!("http://{}", node.info().listen.expect("it listens"))
 }
 
 fn output(command: &mut Command) -> (Output, Value) {

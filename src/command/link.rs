@@ -103,7 +103,7 @@ impl NodeLink {
                 let waiting = Waiting::new(format!("starting on the state of {source}"));
                 let node = Node::start(*config).map_err(|error| CommandError::NoNode(format!("{error:#}")))?;
                 drop(waiting);
-                let url = Url::parse(&format!("http://{}", node.info().listen))
+                let url = Url::parse(&format!("http://{}", node.info().listens_on()))
                     .map_err(|error| CommandError::NoNode(error.to_string()))?;
                 (url, format!("the state of {source}"), Some(node), None)
             }

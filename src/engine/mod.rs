@@ -41,7 +41,7 @@ pub use console::ConsoleOutput;
 pub use error::{HaltText, RunError, SimulationError, frame_error, revert_reason};
 pub use estimate::Estimate;
 pub use evm::{Ethereum, FamilyEvm, OpStack, RunEvm};
-pub use fees::{encode_unsigned, market_tx};
+pub use fees::{ListedTx, encode_unsigned, market_tx};
 pub use kzg::{install_kzg_verifier, kzg_settings, load_kzg_settings};
 pub use precompiles::{RunPrecompiles, precompiles_of};
 pub use replay::{replay, trace_block};

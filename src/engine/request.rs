@@ -39,6 +39,42 @@ pub struct Call {
 }
 
 impl Call {
+    /// Creates a call of an account, from the zero address, without value and data.
+    #[must_use]
+    pub fn to(account: Address) -> Self {
+        Self { to: TxKind::Call(account), ..Self::default() }
+    }
+
+    /// Creates the creation of a contract by this code.
+    #[must_use]
+    pub fn create(code: impl Into<Bytes>) -> Self {
+        Self { to: TxKind::Create, data: code.into(), ..Self::default() }
+    }
+
+    /// Sets the sender.
+    #[must_use]
+    pub fn with_from(self, from: Address) -> Self {
+        Self { from, ..self }
+    }
+
+    /// Sets the value, in wei.
+    #[must_use]
+    pub fn with_value(self, value: U256) -> Self {
+        Self { value, ..self }
+    }
+
+    /// Sets the data.
+    #[must_use]
+    pub fn with_data(self, data: impl Into<Bytes>) -> Self {
+        Self { data: data.into(), ..self }
+    }
+
+    /// Sets the gas limit.
+    #[must_use]
+    pub fn with_gas(self, gas: u64) -> Self {
+        Self { gas: Some(gas), ..self }
+    }
+
     /// Returns the maximum price that the call pays per unit of gas, in wei.
     pub(super) const fn max_fee(&self) -> u128 {
         match self.fees {
@@ -277,6 +313,18 @@ pub enum Objective {
 }
 
 impl Simulation {
+    /// Creates a simulation of these blocks, with the outputs of `eth_simulateV1`.
+    #[must_use]
+    pub fn of(blocks: impl IntoIterator<Item = SimBlock>) -> Self {
+        Self { blocks: blocks.into_iter().collect(), ..Self::default() }
+    }
+
+    /// Sets the parts of the results that are computed.
+    #[must_use]
+    pub fn with_outputs(self, outputs: Outputs) -> Self {
+        Self { outputs, ..self }
+    }
+
     /// Returns whether the income of the blocks' producers is counted.
     pub(super) fn counts_income(&self) -> bool {
         self.outputs.contains(Outputs::COINBASE) || self.objective == Some(Objective::Coinbase)
@@ -332,6 +380,14 @@ pub struct SimBlock {
     pub block: BlockOverrides,
     /// The calls, in order.
     pub calls: Vec<SimCall>,
+}
+
+impl SimBlock {
+    /// Creates a block of these calls, without overrides.
+    #[must_use]
+    pub fn of(calls: impl IntoIterator<Item = Call>) -> Self {
+        Self { calls: calls.into_iter().map(SimCall::from).collect(), ..Self::default() }
+    }
 }
 
 /// A call of a simulation.

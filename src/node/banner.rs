@@ -31,9 +31,10 @@ impl<'a> Banner<'a> {
     /// Logs the facts, without keys.
     pub fn log(&self) {
         let info = self.info;
+        let listen = info.listens_on();
         tracing::info!(
             version = env!("CARGO_PKG_VERSION"),
-            listen = %info.listen,
+            listen,
             metrics = info.metrics.map(tracing::field::display),
             ipc = info.ipc.as_deref().map(|path| tracing::field::display(path.display())),
             chain_id = info.chain_id,
@@ -41,8 +42,7 @@ impl<'a> Banner<'a> {
             accounts = info.accounts.len(),
             data_dir = info.data_dir.as_deref().map(|dir| tracing::field::display(dir.display())),
             source = source(self.config),
-            "listening on {}",
-            info.listen
+            "listening on {listen}"
         );
     }
 }
@@ -50,11 +50,12 @@ impl<'a> Banner<'a> {
 impl fmt::Display for Banner<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { config, info, with_keys } = *self;
-        let address = reachable(info.listen);
+        let Some(listen) = info.listen else { return writeln!(f, "presim {}", env!("CARGO_PKG_VERSION")) };
+        let address = reachable(listen);
         let url = format!("http://{address}");
-        let everywhere = match address == info.listen {
+        let everywhere = match address == listen {
             true => String::new(),
-            false => format!(" and every other address of this machine, port {}", info.listen.port()),
+            false => format!(" and every other address of this machine, port {}", listen.port()),
         };
         writeln!(
             f,

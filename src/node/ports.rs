@@ -5,13 +5,16 @@ use std::net::{SocketAddr, TcpListener};
 
 use eyre::WrapErr;
 
-use crate::{config::Config, rpc::StartupServer};
+use crate::{
+    config::Config,
+    rpc::{StartupReason, StartupServer},
+};
 
 /// The ports that a node serves on.
 #[derive(Debug)]
 pub struct Ports {
-    /// The port for requests. It answers with the current step of the startup.
-    pub front: StartupServer,
+    /// The port for requests, which answers with the current step of the startup. `None` on a node that listens nowhere.
+    pub front: Option<StartupServer>,
     /// The port for metrics.
     pub metrics: Option<TcpListener>,
 }
@@ -23,12 +26,14 @@ impl Ports {
     ///
     /// Returns an error that names the flag if a port is taken, or is not allowed for this process.
     pub fn take(config: &Config) -> eyre::Result<Self> {
-        let front = StartupServer::bind(config.server()).wrap_err_with(|| {
-            format!(
-                "cannot listen on {}: is another node running there? give another address with --listen",
-                config.listen
-            )
-        })?;
+        let front = (!config.is_closed).then(|| {
+            StartupServer::bind(config.server()).wrap_err_with(|| {
+                format!(
+                    "cannot listen on {}: is another node running there? give another address with --listen",
+                    config.listen
+                )
+            })
+        });
         let bind = |address: SocketAddr| {
             let listener = TcpListener::bind(address)?;
             listener.set_nonblocking(true)?;
@@ -38,6 +43,11 @@ impl Ports {
             bind(address)
                 .wrap_err_with(|| format!("cannot serve metrics on {address}: give another address with --metrics"))
         });
-        Ok(Self { front, metrics: metrics.transpose()? })
+        Ok(Self { front: front.transpose()?, metrics: metrics.transpose()? })
+    }
+
+    /// Returns the place for the current step of the start.
+    pub fn reason(&self) -> StartupReason {
+        self.front.as_ref().map(|front| front.reason().clone()).unwrap_or_default()
     }
 }

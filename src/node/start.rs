@@ -7,6 +7,7 @@ use alloy_primitives::{B256, U256, keccak256, utils::Unit};
 use alloy_signer_local::PrivateKeySigner;
 use eyre::{WrapErr, bail};
 use serde::de::IgnoredAny;
+use tokio::sync::mpsc;
 
 use crate::{
     chain::{BlockHashes, ChainSpec, LiftedRules, TradingWorld, genesis_block, set_forks, set_newest_fork},
@@ -27,6 +28,7 @@ use crate::{
             Devnet, DevnetSource, Traffic,
             world::{self, Market},
         },
+        given::{GivenSource, GivenSubBlock},
         testing::{ChainControl, Mining, TestingSource, state_file::StateFile},
     },
     state::{CodeCache, LocalWorld},
@@ -202,18 +204,19 @@ fn origin(
     Ok((identity, snapshots, journal))
 }
 
-/// Returns the chain for `config`, up to its newest sub-block.
+/// Returns the chain for `config`, up to its newest sub-block. The sub-blocks after it are the given ones, if there are any.
 ///
 /// # Errors
 ///
 /// Returns an error as [`OwnChain::begin`] does.
-pub fn begin(beginning: Beginning<'_>) -> eyre::Result<Start> {
+pub fn begin(beginning: Beginning<'_>, given: Option<mpsc::Receiver<GivenSubBlock>>) -> eyre::Result<Start> {
     let Beginning { config, codes, store, reason, console, .. } = beginning;
     let clock = Arc::new(SystemClock::default());
     let chain = OwnChain::begin(config, codes, store, reason, clock)?;
     let sink = chain.sink();
     let OwnChain { spec, snapshots, devnet, accounts, builtin, trading, .. } = chain;
     let (source, testing): (Box<dyn FeedSource>, _) = match devnet {
+        Some(devnet) if let Some(given) = given => (Box::new(GivenSource { devnet, given }), Testing::Off),
         None => (Box::new(Still), if config.testing { Testing::Static } else { Testing::Off }),
         Some(mut source) if config.testing => {
             source.console = Some(console.clone());

@@ -12,7 +12,7 @@ use super::{NodeInfo, Vitals};
 
 /// Notifies the service manager, if there is one, that the node answers requests.
 pub fn notify_ready(info: &NodeInfo) {
-    let status = format!("answers on {}, chain id {}", info.listen, info.chain_id);
+    let status = format!("answers on {}, chain id {}", info.listens_on(), info.chain_id);
     notify(&[NotifyState::Ready, NotifyState::Status(&status)]);
 }
 

@@ -11,7 +11,7 @@ use crate::{rpc::FrontActor, scheduler::WorkerActor, source::StateFeed, telemetr
 /// The parts of a node that must work. Works from any thread, and on any event loop.
 #[derive(Clone, Debug)]
 pub struct Vitals {
-    pub(super) front: Addr<FrontActor>,
+    pub(super) front: Option<Addr<FrontActor>>,
     pub(super) workers: Vec<Addr<WorkerActor>>,
     pub(super) feed: Addr<StateFeed>,
 }
@@ -41,8 +41,13 @@ impl Vitals {
         let workers = join_all(
             workers.map(|(index, worker)| async move { ask(worker, &format!("worker {index}"), timeout_after).await }),
         );
-        let (front, feed, workers) =
-            tokio::join!(ask(&self.front, "front", timeout_after), ask(&self.feed, "feed", timeout_after), workers);
+        let front = async {
+            match &self.front {
+                Some(front) => ask(front, "front", timeout_after).await,
+                None => Ok(()),
+            }
+        };
+        let (front, feed, workers) = tokio::join!(front, ask(&self.feed, "feed", timeout_after), workers);
         [front, feed].into_iter().chain(workers).collect()
     }
 }

@@ -2,6 +2,7 @@
 
 pub mod chain_file;
 pub mod devnet;
+pub mod given;
 pub mod live;
 pub mod status;
 pub mod sub_block;

@@ -511,7 +511,7 @@ fn what_a_system_needs_is_printed() {
 #[test]
 fn the_example_configuration_has_every_setting_and_its_defaults_are_the_defaults() {
     use clap::{CommandFactory, Parser};
-    use presim::Config;
+    use presim::testing::Config;
     let example = fed("", &["print", "config"], &[]).out;
     assert!(example.parse::<toml::Table>().unwrap().is_empty(), "everything is commented out: {example}");
     for flag in Config::command().get_arguments().filter_map(|flag| flag.get_long()) {

@@ -313,7 +313,7 @@ async fn an_object_takes_the_fields_that_the_document_has_and_no_others() {
 
 /// The tables of flags, made from the flags themselves.
 fn flags() -> String {
-    let command = <presim::Config as clap::CommandFactory>::command();
+    let command = <presim::testing::Config as clap::CommandFactory>::command();
     let shown = |argument: &&clap::Arg| argument.get_long().is_some() && argument.get_help_heading().is_some();
     let mut headings: Vec<&str> = command.get_arguments().filter_map(clap::Arg::get_help_heading).collect();
     let mut seen = BTreeSet::new();

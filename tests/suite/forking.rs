@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use alloy_primitives::{Address, B256, U256, address, hex::encode_prefixed};
-use presim::{Node, testing::command::Command};
+use presim::testing::{Node, command::Command};
 use serde_json::{Value, json};
 use tokio::task::block_in_place;
 

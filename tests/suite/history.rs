@@ -4,7 +4,7 @@ use std::{ffi::OsString, pin::pin};
 
 use alloy_primitives::{Bytes, keccak256};
 use futures::poll;
-use presim::{Config, testing::source::devnet::world::traffic_signers};
+use presim::testing::{Config, source::devnet::world::traffic_signers};
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use serde_json::{Value, json};
 

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use futures::future::join_all;
-use presim::Config;
+use presim::testing::Config;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 

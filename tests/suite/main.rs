@@ -38,6 +38,7 @@ mod ipc;
 mod kzg;
 mod lagoon;
 mod layers;
+mod library;
 mod licences;
 mod limits;
 mod live;

@@ -13,9 +13,9 @@ use std::{
 use alloy_consensus::Header;
 use alloy_primitives::{B256, U256};
 use futures::{SinkExt, StreamExt, future::join_all};
-use presim::{
+use presim::testing::{
     Config,
-    testing::chain::{BlockBody, BlockKeeper, SealedBlock},
+    chain::{BlockBody, BlockKeeper, SealedBlock},
 };
 use serde_json::{Value, json};
 use tokio_tungstenite::{

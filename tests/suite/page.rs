@@ -98,7 +98,7 @@ async fn browsers_get_the_page_and_clients_get_json_rpc() {
     let post = node.client.post(node.url("/")).header("accept", HTML).header("content-type", "application/json");
     let answer: Value = post.body(chain_id()).send().await.unwrap().json().await.unwrap();
     assert_eq!(answer["result"], "0x7a69");
-    let mut request = format!("ws://{}/", node.node.info().listen).into_client_request().unwrap();
+    let mut request = format!("ws://{}/", node.node.info().listen.expect("it listens")).into_client_request().unwrap();
     request.headers_mut().insert(header::ACCEPT, HeaderValue::from_static(HTML));
     connect_async(request).await.expect("it is upgraded");
     assert_eq!(ask(&node, Method::GET, "/standard", &[("accept", HTML)]).await.status(), 405);
@@ -205,7 +205,7 @@ async fn without_the_page_there_are_none_of_its_files() {
 
 /// Opens a WebSocket that offers these subprotocols. Returns the selected one, or the status of the refusal.
 async fn upgrade(node: &TestNode, offered: &str, headers: &[(&'static str, &str)]) -> Result<Option<String>, u16> {
-    let mut request = format!("ws://{}/", node.node.info().listen).into_client_request().unwrap();
+    let mut request = format!("ws://{}/", node.node.info().listen.expect("it listens")).into_client_request().unwrap();
     if !offered.is_empty() {
         request.headers_mut().insert(header::SEC_WEBSOCKET_PROTOCOL, offered.parse().unwrap());
     }
@@ -254,7 +254,7 @@ async fn a_websocket_may_offer_its_token_as_a_subprotocol() {
     // The token lets no other page in.
     let evil = [("origin", "https://evil.example")];
     assert_eq!(upgrade(&node, &format!("presim, {good}"), &evil).await, Err(403));
-    let own = format!("http://{}", node.node.info().listen);
+    let own = format!("http://{}", node.node.info().listen.expect("it listens"));
     assert_eq!(upgrade(&node, &format!("presim, {good}"), &[("origin", &own)]).await, Ok(Some("presim".to_owned())));
 }
 

@@ -2,10 +2,7 @@
 
 use std::{ffi::OsString, path::Path, sync::Arc, time::Duration};
 
-use presim::{
-    Config, Node,
-    testing::{store::Store, telemetry::Metrics},
-};
+use presim::testing::{Config, Node, store::Store, telemetry::Metrics};
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use serde_json::{Value, json};
 

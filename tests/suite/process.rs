@@ -11,7 +11,7 @@ use std::{
 
 use alloy_primitives::{Bytes, U256};
 use clap::CommandFactory;
-use presim::Config;
+use presim::testing::Config;
 use serde_json::{Value, json};
 use tokio::{net::TcpSocket, task::JoinHandle};
 

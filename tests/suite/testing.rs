@@ -5,7 +5,7 @@ use std::{ffi::OsString, time::Duration};
 use alloy_consensus::{Header, TxEnvelope};
 use alloy_eips::Decodable2718;
 use alloy_primitives::{Address, B256, Bytes, U256, address, bytes};
-use presim::{Config, testing::source::testing::state_file::StateFile};
+use presim::testing::{Config, source::testing::state_file::StateFile};
 use serde_json::{Value, json};
 
 use crate::support::{Socket, TestNode, hex, number};

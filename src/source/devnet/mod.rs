@@ -174,6 +174,30 @@ impl Devnet {
         }
     }
 
+    /// Returns a sub-block with only these transactions; if `ends_block`, with the block's seal and the next block.
+    /// Transactions that cannot be included are passed to `leave_out` with the reason.
+    ///
+    /// # Errors
+    ///
+    /// Returns a [`BlockExecutionError`] if a system call fails.
+    pub fn given(
+        &mut self,
+        on: &Snapshot,
+        transactions: &[Recovered<TxEnvelope>],
+        ends_block: bool,
+        mut leave_out: impl FnMut(B256, String),
+    ) -> Result<SubBlockStep, BlockExecutionError> {
+        let Some(open) = &on.open else { return self.first(on) };
+        let next = extend(&self.spec, on, open, |sub_block: &mut SubBlock<'_, '_>| {
+            for tx in transactions {
+                if let Err(reason) = sub_block.push(tx.clone().convert()) {
+                    leave_out(*tx.tx_hash(), reason.to_string());
+                }
+            }
+        });
+        if ends_block { self.end_block(next) } else { Ok(SubBlockStep { sealed: None, next }) }
+    }
+
     /// Returns the next sub-block as the last of its block, with the block's seal and the next block.
     ///
     /// # Errors

@@ -131,8 +131,10 @@ async fn ways_that_are_cut_and_mended_leave_no_id_with_two_answers() {
     let second = publish(&to_second);
     let follow = |way: &CutProxy| start(&[&["--follow", &way.url(), "--max-catch-up-ms", "500"], &KEPT[..]].concat());
     let (a, b) = (follow(&to_a), follow(&to_b));
-    let (client_to_a, client_to_b) =
-        (CutProxy::to(a.node.info().listen.port()).await, CutProxy::to(b.node.info().listen.port()).await);
+    let (client_to_a, client_to_b) = (
+        CutProxy::to(a.node.info().listen.expect("it listens").port()).await,
+        CutProxy::to(b.node.info().listen.expect("it listens").port()).await,
+    );
     let answers = Answers::default();
     let addresses: Vec<String> =
         [&client_to_a, &client_to_b].iter().map(|way| format!("http://{}/", way.address)).collect();

@@ -26,7 +26,7 @@ use std::{
 use alloy_primitives::{Address, B256, U256};
 use alloy_signer_local::PrivateKeySigner;
 use futures::{SinkExt, StreamExt};
-use presim::{Config, Node, testing::source::devnet::world::dev_genesis};
+use presim::testing::{Config, Node, source::devnet::world::dev_genesis};
 use reqwest::redirect::Policy;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
@@ -117,7 +117,7 @@ impl TestNode {
 
     /// Returns the address that the node listens on.
     pub fn at(&self) -> SocketAddr {
-        self.node.info().listen
+        self.node.info().listen.expect("it listens")
     }
 
     /// Returns one of the devnet's accounts.
@@ -131,7 +131,7 @@ impl TestNode {
     }
 
     pub fn url(&self, path: &str) -> String {
-        format!("http://{}{path}", self.node.info().listen)
+        format!("http://{}{path}", self.node.info().listen.expect("it listens"))
     }
 
     /// Posts a body. Returns the status and the text of the answer.
@@ -386,7 +386,9 @@ pub struct Socket {
 
 impl Socket {
     pub async fn open(node: &TestNode, path: &str) -> Self {
-        let (stream, _) = connect_async(format!("ws://{}{path}", node.node.info().listen)).await.expect("it opens");
+        let (stream, _) = connect_async(format!("ws://{}{path}", node.node.info().listen.expect("it listens")))
+            .await
+            .expect("it opens");
         Self { stream, earlier: VecDeque::new(), closed: None }
     }
 
