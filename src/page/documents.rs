@@ -1,4 +1,4 @@
-//! The READMEs as pages, under the paths that they have in the repository, so that their links to each other hold.
+//! The READMEs and the guides as pages, under the paths that they have in the repository, so that their links to each other hold.
 
 use std::{collections::BTreeMap, fmt::Write, mem};
 
@@ -16,9 +16,16 @@ macro_rules! documents {
 }
 
 /// The paths of the documents, each with its Markdown.
-const DOCUMENTS: [(&str, &str); 14] = documents![
+const DOCUMENTS: [(&str, &str); 21] = documents![
     "README.md",
+    "docs/README.md",
+    "docs/comparison.md",
+    "docs/errors.md",
     "docs/from-anvil-hardhat-foundry.md",
+    "docs/next-fork.md",
+    "docs/operations.md",
+    "docs/stability.md",
+    "docs/start.md",
     "src/README.md",
     "src/command/README.md",
     "src/config/README.md",

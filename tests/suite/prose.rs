@@ -177,6 +177,36 @@ fn each_link_of_a_page_leads_somewhere() {
     assert_none(findings, "a link leads nowhere");
 }
 
+/// Returns the pages of the guides that a page links to.
+fn linked_guides(guides: &Path, page: &Path) -> BTreeSet<PathBuf> {
+    let text = fs::read_to_string(page).unwrap();
+    let folder = page.parent().unwrap();
+    let paths = links(&text).into_iter().filter_map(|link| link.split('#').next());
+    let targets = paths.filter_map(|path| folder.join(path).canonicalize().ok());
+    targets.filter(|target| target.starts_with(guides) && target.extension().is_some_and(|end| end == "md")).collect()
+}
+
+#[test]
+fn every_guide_is_reached_from_their_index_and_is_in_the_book() {
+    let guides = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs").canonicalize().unwrap();
+    let summary = guides.join("SUMMARY.md");
+    let mut expected: BTreeSet<PathBuf> = pages().into_iter().map(|page| page.canonicalize().unwrap()).collect();
+    expected.retain(|page| page.starts_with(&guides) && *page != summary);
+    assert!(expected.len() > 5, "{expected:?}");
+    let index = guides.join("README.md");
+    let mut reached = BTreeSet::from([index.clone()]);
+    let mut pending = vec![index];
+    while let Some(page) = pending.pop() {
+        for target in linked_guides(&guides, &page) {
+            if reached.insert(target.clone()) {
+                pending.push(target);
+            }
+        }
+    }
+    assert_eq!(reached, expected);
+    assert_eq!(linked_guides(&guides, &summary), expected);
+}
+
 #[test]
 fn the_program_of_the_page_for_searchers_is_the_one_that_runs() {
     let page = include_str!("../../src/rpc/searchers.md");
