@@ -20,7 +20,7 @@ use crate::{
     ledger::Snapshot as LedgerSnapshot,
     node::{self, NodeInfo, StartError},
     rpc::{Backend, dialect::PRESIM},
-    scheduler::{ClientShare, LaneName, TaskName},
+    scheduler::{ClientShare, LaneName, RunTarget, TaskName},
     search::{BegunSearch, RunRate, SearchOutcome, Searcher},
 };
 
@@ -53,6 +53,11 @@ pub struct Node {
     /// The program as the scheduler sees it: one client among those of the network.
     share: Arc<ClientShare>,
 }
+
+/// Where a short run goes: on the calling thread for as long as some hundreds of microseconds, then on a worker.
+const LOOK_UP: RunTarget = RunTarget::InlineThen(LaneName::Short);
+/// Where a bundle goes, so that several of one thread run in parallel.
+const ON_WORKER: RunTarget = RunTarget::On(LaneName::Bundle);
 
 impl Node {
     /// Starts a node. The work is done on other threads, so the caller may be inside of any runtime.
@@ -199,7 +204,7 @@ impl Node {
         let work = move |_: &Backend, engine: &mut Engine<'_>, snapshot: &Arc<LedgerSnapshot>| {
             engine.call(snapshot.header(), &request)
         };
-        let ran = self.run(None, &"a call", LaneName::Short, work).await?;
+        let ran = self.run(None, &"a call", LOOK_UP, work).await?;
         Ok(CallOutput {
             outcome: match &ran {
                 ExecutionResult::Success { .. } => CallOutcome::Success,
@@ -237,7 +242,7 @@ impl Node {
             backend.gas.increment(simulated.gas_used);
             Ok(simulated)
         };
-        self.run(snapshot, &"a simulation", LaneName::Bundle, work).await
+        self.run(snapshot, &"a simulation", ON_WORKER, work).await
     }
 
     /// Searches for the values of a bundle that optimise an objective, on the newest snapshot. At the deadline, the outcome
@@ -255,7 +260,7 @@ impl Node {
         };
         let runner = self.inner().runner();
         let (arrived, ticket) = (Instant::now(), runner.host.executor.ticket(&self.share));
-        let begun = self.run(None, &"a search", LaneName::Bundle, work).await?;
+        let begun = self.run(None, &"a search", ON_WORKER, work).await?;
         // As for a client's search, a fifth of the time is left for the outputs.
         let stops = arrived + ticket.deadline().saturating_duration_since(arrived).mul_f64(0.8);
         let searcher = Searcher {
@@ -283,7 +288,7 @@ impl Node {
             let code = info.code.map(|code| code.original_bytes()).unwrap_or_default();
             Ok(Account { balance: info.balance, nonce: info.nonce, code })
         };
-        self.run(None, &"an account", LaneName::Short, work).await
+        self.run(None, &"an account", LOOK_UP, work).await
     }
 
     /// Returns the value of a storage slot on the newest snapshot.
@@ -296,14 +301,14 @@ impl Node {
             let Ok(value) = engine.overlay.storage(address, slot);
             Ok(value.into())
         };
-        self.run(None, &"a slot", LaneName::Short, work).await
+        self.run(None, &"a slot", LOOK_UP, work).await
     }
 
     async fn run<T: Send + 'static>(
         &self,
         snapshot: Option<&Snapshot>,
         name: TaskName,
-        lane: LaneName,
+        target: RunTarget,
         work: impl Fn(&Backend, &mut Engine<'_>, &Arc<LedgerSnapshot>) -> Result<T, SimulationError>
         + Clone
         + Send
@@ -319,7 +324,7 @@ impl Node {
             host,
             backend,
             name,
-            lane,
+            target,
             work,
         };
         let (executor, source) = (&runner.host.executor, &runner.host.source);

@@ -7,7 +7,7 @@ use crate::{
     ledger::{Selector, Snapshot},
     meter::Meter,
     rpc::Backend,
-    scheduler::{Host, LaneName, RunTarget, Task, TaskError, TaskName},
+    scheduler::{Host, RunTarget, Task, TaskError, TaskName},
     search::SearchError,
     state::Overlay,
 };
@@ -49,7 +49,7 @@ pub(super) struct Run<W> {
     /// Whether it runs on a newer snapshot if the block of this one was removed by a reorg.
     pub follows: bool,
     pub name: TaskName,
-    pub lane: LaneName,
+    pub target: RunTarget,
     pub work: W,
 }
 
@@ -65,7 +65,7 @@ where
     }
 
     fn target(&self) -> RunTarget {
-        RunTarget::InlineThen(self.lane)
+        self.target
     }
 
     fn run(&self, overlay: &mut Overlay, meter: Meter) -> Self::Answer {
@@ -87,7 +87,7 @@ where
             snapshot: newest,
             follows: true,
             name: self.name,
-            lane: self.lane,
+            target: self.target,
             work: self.work.clone(),
         })
     }
