@@ -48,7 +48,7 @@ struct Args {
     #[arg(long, value_name = "DIR", default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/bench"), hide_default_value = true)]
     bodies: PathBuf,
     /// The folder for the flame graph and the table.
-    #[arg(long, value_name = "DIR", default_value = "profiles/after")]
+    #[arg(long, value_name = "DIR", default_value = "target/profiles")]
     out: PathBuf,
     /// The Cargo profile that presim is built with.
     #[arg(long, default_value = "release")]
