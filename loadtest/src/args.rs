@@ -14,6 +14,8 @@ use crate::{
     usage::NodeProcess,
 };
 
+/// The router of the trading world of presim's devnet.
+pub const ROUTER: Address = address!("0xDc64a140Aa3E981100a9becA4E685f962f0cF6C9");
 /// The mix that is sent by default.
 const DEFAULT_MIX: &str = "balance=20,quote=20,code=5,swap=30,sandwich=10,override=5,multi=2,batch=2,search=1";
 
@@ -46,7 +48,7 @@ pub struct Args {
     #[arg(long, value_name = "PID", help_heading = "Target")]
     pub node_pid: Vec<u32>,
     /// Build the requests from the markets of this Uniswap V2 router
-    #[arg(long, value_name = "ADDRESS", default_value_t = address!("0xDc64a140Aa3E981100a9becA4E685f962f0cF6C9"), help_heading = "Target")]
+    #[arg(long, value_name = "ADDRESS", default_value_t = ROUTER, help_heading = "Target")]
     pub router: Address,
     /// Send requests from the first 32 of these accounts instead of those of `eth_accounts`. Separate by commas
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',', help_heading = "Target")]

@@ -140,3 +140,48 @@ fn answers_every_kind(url: &str, duration: &str) -> bool {
     assert_eq!(dated, Some(pending), "{url}: each is dated");
     workloads.iter().all(|workload| right(workload) > 0)
 }
+
+#[test]
+fn the_bodies_of_a_running_devnet_are_the_same_again_and_are_answered_right() {
+    let node = node(&["--traffic=0", "--deadline-ms=120000", "--queue-wait-ms=120000", "--overload-wait=1000000"]);
+    let folder = TempDir::new().expect("a directory");
+    let make = |out: &str| {
+        let out = folder.path().join(out);
+        let made = binary()
+            .args(["bodies", "--from", &url(&node), "--count=2", "--tag=pending", "--out"])
+            .arg(&out)
+            .output()
+            .expect("the binary runs");
+        assert_eq!(made.status.code(), Some(0), "{made:?}");
+        let mut files: Vec<_> =
+            std::fs::read_dir(out).expect("a folder").map(|file| file.expect("a file").path()).collect();
+        files.sort();
+        files
+    };
+    let files = make("bodies");
+    let names: Vec<_> = files.iter().map(|file| file.file_stem().expect("a name").to_str().expect("UTF-8")).collect();
+    let kinds = ["balance", "batch", "big", "code", "multi", "override", "quote", "sandwich", "search", "swap"];
+    assert_eq!(names, kinds);
+    let bodies: Vec<String> = files.iter().map(|file| std::fs::read_to_string(file).expect("bodies")).collect();
+    let again: Vec<String> = make("again").iter().map(|file| std::fs::read_to_string(file).expect("bodies")).collect();
+    assert_eq!(bodies, again, "the devnet stands still but for its blocks");
+    for (name, lines) in names.iter().zip(&bodies) {
+        assert_eq!(lines.lines().count(), 2, "{name}");
+        for line in lines.lines() {
+            let body: Value = serde_json::from_str(line).expect("JSON");
+            let requests = body.as_array().cloned().unwrap_or_else(|| vec![body]);
+            assert!(requests.iter().all(|request| request["params"][1] == "pending"), "{line}");
+        }
+    }
+    let all = folder.path().join("all.ndjson");
+    std::fs::write(&all, bodies.concat()).expect("a file");
+    let mut command = binary();
+    command.arg(url(&node)).arg("--bodies").arg(&all);
+    command.args(["--duration=2s", "--warmup=0s", "--timeout=120s", "--assert=errors=0,failed_calls=0,requests>0"]);
+    let (run, _) = output(&mut command);
+    assert_eq!(run.status.code(), Some(0), "{run:?}");
+
+    let refused = binary().args(["bodies", "--from", "http://127.0.0.1:1"]).output().expect("the binary runs");
+    let text = String::from_utf8_lossy(&refused.stderr);
+    assert!(refused.status.code() == Some(2) && text.contains("--from"), "{text}");
+}
