@@ -11,4 +11,4 @@ mod network;
 mod precompiled;
 mod rules;
 
-use crate::support::shared;
+use crate::support::{say_missing, shared};

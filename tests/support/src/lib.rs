@@ -12,7 +12,7 @@ pub mod stage;
 pub mod upstream;
 mod watchdog;
 
-pub use self::resources::{say, shared, skip};
+pub use self::resources::{say, say_missing, shared, skip};
 
 use std::{
     collections::VecDeque,

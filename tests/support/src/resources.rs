@@ -13,8 +13,13 @@ pub fn shared(path: &str) -> Option<PathBuf> {
     if file.exists() {
         return Some(file);
     }
-    say_skipped(&format!("../shared/{path} is not here"));
+    say_missing(path);
     None
+}
+
+/// Prints that the test is skipped because there is no `path` beside the project.
+pub fn say_missing(path: &str) {
+    say_skipped(&format!("../shared/{path} is not here"));
 }
 
 /// Prints that the test is skipped because this machine lacks something.

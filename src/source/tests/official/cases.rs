@@ -11,19 +11,21 @@ use alloy_rpc_types_eth::{TransactionInput, TransactionRequest};
 use serde::{Deserialize, Deserializer, de::Error};
 use serde_json::{Map, Value};
 
-use super::shared;
+use super::{say_missing, shared};
 
 /// The archive of both projects' tests, as they publish them.
 pub const ARCHIVE: &str = "vectors/ethereum-tests.tar.zst";
 /// The archive of tests for Amsterdam.
 pub const AMSTERDAM: &str = "vectors/amsterdam-tests.tar.zst";
 
-/// Returns the paths and contents of an archive's files whose path contains `folder`; `None` if there is no archive.
+/// Returns the paths and contents of an archive's files whose path contains `folder`.
+///
+/// If there is no archive, or if it has no such files, prints that the test is skipped and returns `None`.
 pub fn files(archive: &str, folder: &str) -> Option<Vec<(String, Vec<u8>)>> {
-    let archive = shared(archive)?;
-    let mut archive = tar::Archive::new(zstd::Decoder::new(File::open(archive).unwrap()).unwrap());
+    let file = shared(archive)?;
+    let mut entries = tar::Archive::new(zstd::Decoder::new(File::open(file).unwrap()).unwrap());
     let mut files = Vec::new();
-    for entry in archive.entries().unwrap() {
+    for entry in entries.entries().unwrap() {
         let mut entry = entry.unwrap();
         let path = entry.path().unwrap().display().to_string();
         if path.ends_with(".json") && path.contains(folder) {
@@ -31,6 +33,10 @@ pub fn files(archive: &str, folder: &str) -> Option<Vec<(String, Vec<u8>)>> {
             entry.read_to_end(&mut content).unwrap();
             files.push((path, content));
         }
+    }
+    if files.is_empty() {
+        say_missing(&format!("{archive}: {folder}"));
+        return None;
     }
     Some(files)
 }

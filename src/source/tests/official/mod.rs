@@ -14,7 +14,7 @@ mod state;
 use std::{collections::BTreeMap, sync::Mutex, time::Duration};
 
 use rayon::prelude::*;
-use support::{say, shared};
+use support::{say, say_missing, shared};
 
 use self::cases::{AMSTERDAM, ARCHIVE, TestConfig, files};
 use crate::chain::ChainSpec;
