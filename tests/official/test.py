@@ -5,11 +5,13 @@ import importlib.machinery
 import importlib.util
 import io
 import subprocess
+import sys
 import tarfile
 import tempfile
 import unittest
 from pathlib import Path
 
+sys.dont_write_bytecode = True
 loader = importlib.machinery.SourceFileLoader("fetch", str(Path(__file__).with_name("fetch")))
 loader_spec = importlib.util.spec_from_loader("fetch", loader)
 fetch = importlib.util.module_from_spec(loader_spec)
