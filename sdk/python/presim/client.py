@@ -23,6 +23,8 @@ from presim.watch import SearchAnswer, Update, update_of, watch
 class Presim(Module, Methods):
     """The methods of presim on a `Web3`: `Presim(w3)`, or `w3.attach_modules({"presim": Presim})`."""
 
+    w3: Web3
+
     def __init__(self, w3: Web3) -> None:
         super().__init__(w3)
 
@@ -71,6 +73,7 @@ class AsyncPresim(Module, AsyncMethods):
     """The methods of presim on an `AsyncWeb3`: `AsyncPresim(w3)`, or `w3.attach_modules({"presim": AsyncPresim})`."""
 
     is_async = True
+    w3: AsyncWeb3[Any]
 
     def __init__(self, w3: AsyncWeb3[Any]) -> None:
         super().__init__(w3)

@@ -1,0 +1,145 @@
+"""Standing bundles over a WebSocket, through a proxy that cuts it."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+from web3 import AsyncHTTPProvider, AsyncWeb3, Web3
+from websockets.exceptions import InvalidStatus
+
+from presim import AsyncPresim, Presim, PresimError, Update
+from presim.params import SearchPayload, WatchedBundle
+from tests import world
+from tests.world import ACCOUNT, ALPHA, BETA, ETHER, NOBODY, ROUTER, balance_of, swap
+
+BALANCE: WatchedBundle = {
+    "name": "balance",
+    "simulate": {
+        "blockStateCalls": [{"calls": [{"to": ALPHA, "data": balance_of(NOBODY), "gas": 100_000}]}],
+        "outputs": ["returnData"],
+    },
+}
+
+
+def client(url: str) -> AsyncPresim:
+    return AsyncPresim(AsyncWeb3(AsyncHTTPProvider(url)))
+
+
+def standing(url: str) -> int:
+    """Returns the number of bundles that the node keeps."""
+    return Presim(Web3(Web3.HTTPProvider(url))).status().standing.count
+
+
+async def balance(updates: AsyncIterator[Update]) -> tuple[int, bool]:
+    """Returns the next balance that the watch reports, and whether the connection was lost before it."""
+    async for update in updates:
+        for change in update.changed:
+            assert isinstance(change.result, list) and change.name == "balance"
+            return int.from_bytes(change.result[0].calls[0].return_data or b"", "big"), update.resumed
+    raise AssertionError("the watch has ended")
+
+
+def test_changes_arrive_and_closing_ends_the_bundles() -> None:
+    async def main(url: str) -> None:
+        async with contextlib.aclosing(client(url).watch([BALANCE])) as updates:
+            assert await balance(updates) == (0, False)
+            assert standing(url) == 1
+            await asyncio.to_thread(world.transfer, url, 5)
+            assert await balance(updates) == (5, False)
+        assert standing(url) == 0
+
+    with world.node("--traffic", "0") as url:
+        asyncio.run(main(url))
+
+
+def test_watch_survives_cut_connections() -> None:
+    async def main(url: str) -> None:
+        async with world.proxy(url) as proxy:
+            async with contextlib.aclosing(client(proxy.url).watch([BALANCE])) as updates:
+                assert await balance(updates) == (0, False)
+                for expected in [5, 10]:
+                    proxy.cut()
+                    await asyncio.to_thread(world.transfer, url, 5)
+                    # The same bundles: the answer that changed meanwhile is reported after the reconnect.
+                    next_balance = asyncio.create_task(balance(updates))
+                    await proxy.open()
+                    assert await next_balance == (expected, True)
+                await asyncio.to_thread(world.transfer, url, 5)
+                assert await balance(updates) == (15, False)
+                assert (standing(url), proxy.accepted) == (1, 3)
+            assert standing(url) == 0
+
+    with world.node("--traffic", "0") as url:
+        asyncio.run(main(url))
+
+
+def test_watch_is_created_again_on_a_node_that_does_not_know_it() -> None:
+    async def main(first: str, second: str) -> None:
+        async with (
+            world.proxy(first) as proxy,
+            contextlib.aclosing(client(proxy.url).watch([BALANCE])) as updates,
+        ):
+            assert await balance(updates) == (5, False)
+            proxy.cut()
+            proxy.target = second
+            await proxy.open()
+            assert await balance(updates) == (0, False)
+            assert standing(second) == 1
+
+    with world.node("--traffic", "0") as first, world.node("--traffic", "0") as second:
+        world.transfer(first, 5)
+        asyncio.run(main(first, second))
+
+
+def test_search_is_repeated_and_bounded() -> None:
+    # Of 1 to 3 ALPHA, the most BETA that nobody can have for it.
+    search: SearchPayload = {
+        "blockStateCalls": [
+            {"calls": [{"from": ACCOUNT.address, "to": ROUTER, "gas": 500_000, "data": swap(0, [ALPHA, BETA], NOBODY)}]}
+        ],
+        "vary": [{"path": "blocks[0].calls[0].data", "word": 0, "values": [ETHER, 2 * ETHER, 3 * ETHER]}],
+        "objective": {"account": NOBODY, "token": BETA},
+    }
+
+    async def main(url: str) -> None:
+        async with contextlib.aclosing(client(url).watch_search(search, above=2 * ETHER)) as answers:
+            first = await anext(answers)
+            assert first.found is not None and first.error is None
+            assert (first.found.best[0].values, first.found.runs) == ([3 * ETHER], 3)
+            assert first.block_number == 1 and first.id > 0
+            # Without its ALPHA the account cannot swap, and nobody gains nothing.
+            await asyncio.to_thread(world.transfer, url, 100_000 * ETHER)
+            second = await anext(answers)
+            assert (second.found, second.error) == (None, None)
+
+    with world.node("--traffic", "0") as url:
+        asyncio.run(main(url))
+
+
+def test_first_error_is_raised(url: str) -> None:
+    async def first(presim: AsyncPresim, bundle: WatchedBundle) -> None:
+        async with contextlib.aclosing(presim.watch([bundle])) as updates:
+            await anext(updates)
+
+    without_gas: WatchedBundle = {"name": "one", "simulate": {"blockStateCalls": [{"calls": [{"to": NOBODY}]}]}}
+    with pytest.raises(PresimError, match=r"gas") as caught:
+        asyncio.run(first(client(url), without_gas))
+    assert caught.value.code == -32602
+    with pytest.raises(InvalidStatus):
+        asyncio.run(first(client(f"{url}/nowhere"), BALANCE))
+    with pytest.raises(OSError):
+        asyncio.run(first(client("http://127.0.0.1:1"), BALANCE))
+
+
+def test_polled_watch_reports_changes_and_ends() -> None:
+    with world.node("--traffic", "0") as url:
+        updates = Presim(Web3(Web3.HTTPProvider(url))).watch([BALANCE])
+        first = next(update for update in updates if update.changed)
+        assert first.changed[0].name == "balance" and standing(url) == 1
+        world.transfer(url, 5)
+        second = next(update for update in updates if update.changed)
+        result = second.changed[0].result
+        assert isinstance(result, list) and result[0].calls[0].return_data == (5).to_bytes(32, "big")
+        updates.close()
+        assert standing(url) == 0
