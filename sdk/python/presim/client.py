@@ -158,4 +158,4 @@ def _socket(provider: Any) -> tuple[str, dict[str, Any]]:
         headers = {name: value for name, value in given.items() if name.lower() not in ("content-type", "user-agent")}
         url = str(provider.endpoint_uri).replace("http", "ws", 1)
         return url, {"max_size": None, "additional_headers": headers}
-    raise TypeError(f"watch() needs an AsyncHTTPProvider or a WebSocketProvider, not a {type(provider).__name__}")
+    raise TypeError(f"watch() needs an AsyncHTTPProvider or a WebSocketProvider, not {type(provider).__name__}")

@@ -2,16 +2,17 @@
 
 import asyncio
 import sys
+from pathlib import Path
 
 import pytest
 from hexbytes import HexBytes
-from web3 import AsyncHTTPProvider, AsyncWeb3, Web3, WebSocketProvider
+from web3 import AsyncHTTPProvider, AsyncIPCProvider, AsyncWeb3, Web3, WebSocketProvider
 from web3.exceptions import Web3RPCError
 
 from presim import AsyncPresim, BundleDropped, Presim, PresimError, to_dataframe
 from presim.params import Payload, SearchPayload
 from presim.results import AccountDifference, AssetChange, NewestSnapshot, SimulatedBlock
-from tests.world import ACCOUNT, ALPHA, BETA, ETHER, NOBODY, PAIR, ROUTER, WETH, balance_of, call_data, swap
+from tests.world import ACCOUNT, ALPHA, BETA, ETHER, NOBODY, PAIR, ROUTER, WETH, balance_of, call_data, node, swap
 
 PAYMENT: Payload = {
     "blockStateCalls": [{"calls": [{"from": ACCOUNT.address, "to": NOBODY, "value": 3 * ETHER}]}],
@@ -135,7 +136,6 @@ def test_error_has_code_message_and_data(presim: Presim) -> None:
     with pytest.raises(PresimError) as caught:
         presim.search({**SEARCH, "vary": [{**SEARCH["vary"][0], "points": 10**6}]})
     assert caught.value.code == -32005 and str(caught.value).startswith("-32005: ")
-    print(caught.value.data)
 
 
 def test_outcome_status_and_lists(presim: Presim) -> None:
@@ -180,6 +180,18 @@ def test_coroutines_over_http_and_websocket(url: str) -> None:
         assert first.calls == second.calls and first.calls[0].status == 1
 
     asyncio.run(main())
+
+
+def test_coroutines_over_a_unix_socket(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with AsyncWeb3(AsyncIPCProvider(tmp_path / "presim.ipc")) as socket:
+            presim = AsyncPresim(socket)
+            assert (await presim.snapshot()).feed == "live"
+            with pytest.raises(TypeError, match="not AsyncIPCProvider"):
+                presim.watch([])
+
+    with node(f"--ipc={tmp_path / 'presim.ipc'}"):
+        asyncio.run(main())
 
 
 def test_data_frames(presim: Presim) -> None:

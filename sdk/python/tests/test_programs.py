@@ -1,0 +1,54 @@
+"""The programs of README.md, as they are printed there. Only the URL is changed."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.world import node
+
+README = (Path(__file__).parent.parent / "README.md").read_text()
+
+
+def program(index: int, url: str) -> str:
+    text = README.split("```python\n")[index + 1].split("```")[0]
+    assert "http://127.0.0.1:8545" in text
+    return text.replace("http://127.0.0.1:8545", url)
+
+
+def test_six_lines_run(url: str) -> None:
+    assert README.startswith("# presim\n\n```python\n")
+    text = program(0, url)
+    assert text.count("\n") == 6
+    printed = subprocess.run([sys.executable, "-c", text], check=True, capture_output=True, text=True).stdout
+    assert printed.startswith("21000 {") and "change=1000000000000000000, type='ether'" in printed
+
+
+def test_module_of_web3_runs(url: str) -> None:
+    imports = "from presim import Presim\nfrom web3 import Web3\n"
+    subprocess.run([sys.executable, "-c", imports + program(1, url)], check=True)
+
+
+def test_watch_prints_the_reserves_of_each_change() -> None:
+    with node() as url:
+        command = [sys.executable, "-u", "-c", program(2, url)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            lines = [process.stdout.readline().split() for _ in range(3)]
+            process.kill()
+    reserves = {reserve for _, reserve in lines}
+    assert len(reserves) == 3 and all(len(one) == 128 for one in reserves)
+
+
+def test_plot_of_a_search(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    example, picture = Path(__file__).parent.parent / "examples" / "search_to_plot.py", tmp_path / "search.png"
+    with node() as url:
+        command = [sys.executable, str(example), url, str(picture)]
+        printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    first, second, written = printed.splitlines()
+    for line, path in [(first, "ALPHA, BETA, WETH, ALPHA"), (second, "ALPHA, WETH, BETA, ALPHA")]:
+        assert line.startswith(f"{path}: 64 amounts, the best is ")
+    assert written == f"written to {picture}"
+    assert picture.read_bytes().startswith(b"\x89PNG\r\n\x1a\n") and picture.stat().st_size > 10_000
