@@ -265,14 +265,14 @@ def generate(document: Schema) -> dict[str, str]:
         "params.py": module(
             "The parameters of the methods. Keys are those of the JSON; numbers and bytes are Python's.",
             "from collections.abc import Mapping, Sequence\nfrom typing import Any, Literal, TypeAlias\n\n"
-            "from typing_extensions import Required, TypedDict\n\n"
-            "from presim.codec import Address, Data, Decimal, Quantity, Word\n\n",
+            "from presim.codec import Address, Data, Decimal, Quantity, Word\n"
+            "from typing_extensions import Required, TypedDict\n\n",
             list(params.written.values()),
         ),
         "results.py": module(
             "The results of the methods.",
             "from dataclasses import dataclass\nfrom typing import Any, Literal, TypeAlias\n\n"
-            "from eth_typing import ChecksumAddress\nfrom hexbytes import HexBytes\n\n"
+            "from eth_typing import ChecksumAddress\nfrom hexbytes import HexBytes\n"
             "from presim.codec import Decimal, Quantity, Result\n\n",
             list(results.written.values()),
         ),

@@ -6,10 +6,9 @@ python examples/search_to_plot.py [URL] [FILE.png]
 import sys
 
 import matplotlib
-from web3 import Web3
-
 from presim import Presim
 from presim.params import SearchPayload
+from web3 import Web3
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt

@@ -6,18 +6,17 @@ import contextlib
 from collections.abc import AsyncGenerator, Generator, Sequence
 from typing import Any
 
-from web3 import AsyncHTTPProvider, AsyncWeb3, Web3, WebSocketProvider
-from web3.exceptions import Web3RPCError
-from web3.method import Method
-from web3.module import Module
-from web3.types import RPCEndpoint
-
 from presim.codec import decode, encode
 from presim.errors import BundleDropped, PresimError
 from presim.methods import Args, AsyncMethods, Methods
 from presim.params import BlockSelector, Payload, SearchPayload, WatchedBundle
 from presim.results import Dropped, SimulatedBlock, SimulatedBlocks
 from presim.watch import SearchAnswer, Update, update_of, watch
+from web3 import AsyncHTTPProvider, AsyncWeb3, Web3, WebSocketProvider
+from web3.exceptions import Web3RPCError
+from web3.method import Method
+from web3.module import Module
+from web3.types import RPCEndpoint
 
 
 class Presim(Module, Methods):

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
+from presim.results import Dropped
 from web3.exceptions import Web3RPCError
 from web3.types import RPCError, RPCResponse
-
-from presim.results import Dropped
 
 
 class PresimError(Web3RPCError):

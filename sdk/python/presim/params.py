@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
-from typing_extensions import Required, TypedDict
-
 from presim.codec import Address, Data, Decimal, Quantity, Word
+from typing_extensions import Required, TypedDict
 
 
 class Withdrawal(TypedDict, total=False):

@@ -10,7 +10,6 @@ from typing import Any, Literal, TypeAlias
 
 from eth_typing import ChecksumAddress
 from hexbytes import HexBytes
-
 from presim.codec import Decimal, Quantity, Result
 
 

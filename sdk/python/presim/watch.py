@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from hexbytes import HexBytes
-from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
-
 from presim.codec import Quantity, Result, decode, encode
 from presim.errors import PresimError
 from presim.params import BlockSelector, WatchedBundle
 from presim.results import Begun, BehindBundle, ChangedAnswer, Changes, Found, RunError
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 """Seconds before the first attempt to connect again, and the limit to which they double."""

@@ -1,9 +1,9 @@
 from collections.abc import Iterator
 
 import pytest
+from presim import Presim
 from web3 import Web3
 
-from presim import Presim
 from tests import world
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from presim import AsyncPresim, Presim
 from presim.codec import decode
 from presim.methods import Methods
+
 from tests.world import BINARY
 
 FOLDER = Path(__file__).parent.parent

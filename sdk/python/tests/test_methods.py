@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 from hexbytes import HexBytes
-from web3 import AsyncHTTPProvider, AsyncIPCProvider, AsyncWeb3, Web3, WebSocketProvider
-from web3.exceptions import Web3RPCError
-
 from presim import AsyncPresim, BundleDropped, Presim, PresimError, to_dataframe
 from presim.params import Payload, SearchPayload
 from presim.results import AccountDifference, AssetChange, NewestSnapshot, SimulatedBlock
+from web3 import AsyncHTTPProvider, AsyncIPCProvider, AsyncWeb3, Web3, WebSocketProvider
+from web3.exceptions import Web3RPCError
+
 from tests.world import ACCOUNT, ALPHA, BETA, ETHER, NOBODY, PAIR, ROUTER, WETH, balance_of, call_data, node, swap
 
 PAYMENT: Payload = {

@@ -5,11 +5,11 @@ import contextlib
 from collections.abc import AsyncIterator
 
 import pytest
+from presim import AsyncPresim, Presim, PresimError, Update
+from presim.params import SearchPayload, WatchedBundle
 from web3 import AsyncHTTPProvider, AsyncWeb3, Web3
 from websockets.exceptions import InvalidStatus
 
-from presim import AsyncPresim, Presim, PresimError, Update
-from presim.params import SearchPayload, WatchedBundle
 from tests import world
 from tests.world import ACCOUNT, ALPHA, BETA, ETHER, NOBODY, ROUTER, balance_of, swap
 
@@ -69,6 +69,26 @@ def test_watch_survives_cut_connections() -> None:
                 assert await balance(updates) == (15, False)
                 assert (standing(url), proxy.accepted) == (1, 3)
             assert standing(url) == 0
+
+    with world.node("--traffic", "0") as url:
+        asyncio.run(main(url))
+
+
+def test_reconnect_repeats_no_answer_that_has_arrived() -> None:
+    async def main(url: str) -> None:
+        async with world.proxy(url) as proxy, contextlib.aclosing(client(proxy.url).watch([BALANCE])) as updates:
+            assert await balance(updates) == (0, False)
+            # With the end of a later snapshot, the news of the first one are complete.
+            first = await anext(updates)
+            while not first.last:
+                first = await anext(updates)
+            proxy.cut()
+            await proxy.open()
+            resumed = await anext(updates)
+            while not resumed.resumed:
+                resumed = await anext(updates)
+            assert (resumed.changed, resumed.behind) == ([], [])
+            assert resumed.id >= first.id
 
     with world.node("--traffic", "0") as url:
         asyncio.run(main(url))
