@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
+use schemars::{JsonSchema, Schema, SchemaGenerator, generate::SchemaSettings};
 use serde::{
     Deserialize, Deserializer, Serialize,
     de::{DeserializeOwned, Error, Visitor, value},
@@ -66,15 +66,28 @@ pub fn document<'a>(dialect: &Dialect, methods: impl Iterator<Item = (&'a str, D
 
 /// Describes a method by the types of its parameters and of its result.
 pub fn describe<P: DeserializeOwned + JsonSchema, A: JsonSchema>(
-    Example { params: given, answer }: Example,
+    example: Example,
     name: &str,
     dialect: &Dialect,
     generator: &mut SchemaGenerator,
 ) -> Value {
-    let schema = P::json_schema(generator).to_value();
+    let schema = P::json_schema(generator);
+    let answer = generator.subschema_for::<A>();
+    method(example, name, dialect, fields::<P>(), (schema, answer))
+}
+
+/// Describes a method by the names of its parameters, and by the schemas of these and of its result. It is apart from
+/// [`describe`], which is compiled for each method.
+fn method(
+    Example { params: given, answer }: Example,
+    name: &str,
+    dialect: &Dialect,
+    names: &[&str],
+    (params, result): (Schema, Schema),
+) -> Value {
+    let schema = params.to_value();
     let given: Vec<Value> = objects::from_str(given).unwrap_or_default();
     let answer: Value = objects::from_str(answer).unwrap_or_default();
-    let names = fields::<P>();
     let params: Vec<Value> = names.iter().map(|name| parameter(name, &schema, dialect)).collect();
     let given: Vec<Value> =
         names.iter().zip(given).map(|(name, value)| json!({"name": name, "value": value})).collect();
@@ -83,7 +96,7 @@ pub fn describe<P: DeserializeOwned + JsonSchema, A: JsonSchema>(
         "summary": in_one_line(&schema["description"]),
         "paramStructure": "by-position",
         "params": params,
-        "result": {"name": "result", "schema": generator.subschema_for::<A>()},
+        "result": {"name": "result", "schema": result},
         "examples": [{"name": "example", "params": given, "result": {"name": "result", "value": answer}}],
     })
 }

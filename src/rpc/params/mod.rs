@@ -122,9 +122,16 @@ impl UnknownField {
 #[cold]
 fn explain<T: DeserializeOwned>(params: &str, first: &serde_json::Error) -> RpcError {
     let mut deserializer = serde_json::Deserializer::from_str(params);
-    let (path, text) = match serde_path_to_error::deserialize::<_, T>(Positional(&mut deserializer)) {
-        Err(error) => (error.path().to_string(), error.inner().to_string()),
-        Ok(_) => (String::new(), first.to_string()),
+    let second = serde_path_to_error::deserialize::<_, T>(Positional(&mut deserializer));
+    tell(second.err(), first)
+}
+
+/// Returns the error of a field, on the path that a second parse has tracked. It is apart from [`explain`], which is compiled for each
+/// method.
+fn tell(second: Option<serde_path_to_error::Error<serde_json::Error>>, first: &serde_json::Error) -> RpcError {
+    let (path, text) = match second {
+        Some(error) => (error.path().to_string(), error.inner().to_string()),
+        None => (String::new(), first.to_string()),
     };
     // Drops the line and the column, because the path names the field.
     let text = text.rsplit_once(" at line ").map_or(text.as_str(), |(text, _)| text);
