@@ -1,0 +1,6 @@
+export { type PresimActions, type PresimClient, presimActions, presimClient } from './client.js'
+export type { CallError } from './codec.js'
+export { PresimError } from './errors.js'
+export type { WatchNews } from './progress.js'
+export type { SearchNews, SearchOptions, WatchOptions } from './watch.js'
+export type * from './generated.js'
