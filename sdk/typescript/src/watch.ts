@@ -1,13 +1,22 @@
-import { BaseError, type Hex, RpcRequestError, SocketClosedError, type WebSocketTransport, numberToHex } from 'viem'
+import { type Hex, WebSocketRequestError, type WebSocketTransport, numberToHex } from 'viem'
+import { decode, encode } from './codec.js'
 import { PresimError, toPresimError } from './errors.js'
 import { type Close, Feed, type Sink } from './feed.js'
-import type { Every, Found, RunError, SearchPayload, WatchedBundle } from './generated.js'
+import type { Begun, Every, Found, RunError, SearchPayload, WatchedBundle } from './generated.js'
 import { Progress, type RawNews, type WatchNews } from './progress.js'
-import { type AnyClient, call } from './request.js'
+import type { AnyClient } from './request.js'
+import { RpcSocket } from './socket.js'
 
 export type WatchOptions = {
   /** The snapshots on which the bundles run: `pending` (the default) for each sub-block, `latest` for each block. */
   block?: 'pending' | 'latest' | undefined
+  /**
+   * How often a lost connection is opened again before the iteration ends with an error, and the pause between two
+   * attempts in milliseconds. By default 300 times with pauses of a second: the node keeps bundles for five minutes.
+   */
+  reconnect?: { attempts?: number | undefined; delay?: number | undefined } | undefined
+  /** Milliseconds between two checks whether a WebSocket still answers. 30,000 by default. */
+  keepAlive?: number | undefined
   /** Ends the iteration. */
   signal?: AbortSignal | undefined
 }
@@ -30,31 +39,14 @@ export type SearchNews = {
   readonly error?: RunError | undefined
 }
 
-type RpcClient = Awaited<ReturnType<NonNullable<ReturnType<WebSocketTransport>['value']>['getRpcClient']>>
-type Message = {
-  method?: string | undefined
-  params?: { result?: RawNews | undefined } | undefined
-  result?: RawNews | undefined
-  error?: { code: number; message: string; data?: unknown } | undefined
-}
-
-/** Milliseconds that a poll waits for a change. Less than viem's usual time-out of a request. */
-const POLL_MS = 5_000
-/** Codes of `presim_rewatch` after which it is called again: an overload, a deadline, an internal error. */
-const PASSING = [-32005, -32016, -32603]
-/** The code of `presim_rewatch` and `presim_results` if the node does not know the bundles. */
-const UNKNOWN = -32000
-/** How often `presim_rewatch` is repeated, and the first pause in milliseconds. Each further one is twice as long. */
-const [RETRIES, RETRY_PAUSE] = [5, 100]
-
 /** Watches bundles until the iteration ends. See `PresimActions.watch`. */
 export function watch(client: AnyClient, bundles: readonly WatchedBundle[], options: WatchOptions = {}): AsyncIterableIterator<WatchNews> {
-  return new Feed<WatchNews>((feed) => open(client)(client, bundles, options.block ?? 'pending', feed), options.signal)
+  return new Feed<WatchNews>((feed) => open(client, bundles, options, feed), options.signal)
 }
 
 /** Repeats a search until the iteration ends. See `PresimActions.search`. */
 export function search(client: AnyClient, payload: SearchPayload, options: SearchOptions = {}): AsyncIterableIterator<SearchNews> {
-  const { above, every, block, signal } = options
+  const { above, every, ...rest } = options
   const bundle = { name: 'search', search: payload, every, only: above === undefined ? undefined : { above } }
   const push = (feed: Feed<SearchNews>, news: WatchNews) => {
     if (news.kind === 'begun') return
@@ -62,125 +54,151 @@ export function search(client: AnyClient, payload: SearchPayload, options: Searc
       feed.push({ id, blockNumber, found: result && 'best' in result ? result : null, error })
     }
   }
-  return new Feed<SearchNews>((feed) => {
-    const sink = { push: (news: WatchNews) => push(feed, news), fail: (error: unknown) => feed.fail(error), isEnded: () => feed.isEnded() }
-    return open(client)(client, [bundle], block ?? 'pending', sink)
-  }, signal)
+  return new Feed<SearchNews>(
+    (feed) => open(client, [bundle], rest, { push: (news) => push(feed, news), fail: (error) => feed.fail(error), isEnded: () => feed.isEnded() }),
+    options.signal,
+  )
 }
 
-/** Returns the way in which a client's transport receives news. */
-const open = (client: AnyClient) => ('getRpcClient' in client.transport ? follow : poll)
-
-/** Creates the bundles on the node. */
-async function begin(client: AnyClient, bundles: readonly WatchedBundle[], block: 'pending' | 'latest', feed: Sink<WatchNews>) {
-  // A repeated request would create the bundles twice.
-  const begun = await call(client, 'presimWatch', [bundles, block], { retryCount: 0 })
-  feed.push({ kind: 'begun', ...begun })
-  return begun
+/** A connection over which the news of bundles are received. */
+type Connection = {
+  request(method: string, params: readonly unknown[]): Promise<unknown>
+  /** Passes on what follows after `progress.last`, until the connection is lost. */
+  receive(watch: Hex, progress: Progress, push: (news: WatchNews | undefined) => void): Promise<never>
+  /** Ends the connection. */
+  close(): void
 }
 
-/** Removes the bundles from the node. If it cannot be reached, it drops them after a time. */
-const end = (client: AnyClient, name: Hex) => call(client, 'presimUnwatch', [name], { retryCount: 0 }).catch(() => false)
+/** Codes after which a request is repeated: an overload, a deadline, an internal error. */
+const PASSING = [-32005, -32016, -32603]
+/** The code of `presim_rewatch` and `presim_results` if the node does not know the bundles. */
+const UNKNOWN = -32000
+/** Milliseconds that a poll waits for a change. Less than viem's usual time-out of a request. */
+const POLL_MS = 5_000
 
-/** Polls the bundles, where the transport has no notifications. */
-async function poll(client: AnyClient, bundles: readonly WatchedBundle[], block: 'pending' | 'latest', feed: Sink<WatchNews>): Promise<Close> {
-  let { watch, id } = await begin(client, bundles, block, feed)
+/** Creates bundles, and passes on their news. Connects again when the connection is lost. */
+async function open(client: AnyClient, bundles: readonly WatchedBundle[], options: WatchOptions, sink: Sink<WatchNews>): Promise<Close> {
+  const { block = 'pending', keepAlive = 30_000, reconnect: { attempts = 300, delay = 1_000 } = {} } = options
   const stop = new AbortController()
+  const url = await urlOfSocket(client)
+  const connect = async () => (url === undefined ? overTransport(client, stop.signal) : overSocket(url, keepAlive))
+  let connection = await connect()
+  let begun: Begun | undefined
+  let progress = new Progress(0n)
+  let failures = 0
+
+  const begin = async () => {
+    begun = decode('Begun', await connection.request('presim_watch', [encode(bundles), block])) as Begun
+    progress = new Progress(begun.id)
+    sink.push({ kind: 'begun', ...begun })
+    return begun
+  }
+  const push = (news: WatchNews | undefined) => {
+    failures = 0
+    if (news) sink.push(news)
+  }
   const run = async () => {
-    let progress = new Progress(id)
-    while (!feed.isEnded()) {
+    while (!sink.isEnded()) {
       try {
-        const params = [watch, numberToHex(progress.last), POLL_MS]
-        const raw = await client.request<Poll>({ method: 'presim_results', params }, { signal: stop.signal })
-        const news = progress.changes(raw)
-        if (news) feed.push(news)
-        // An answer that is behind is listed again at once, so the next poll would not wait for a change.
-        else await new Promise((resolve) => setTimeout(resolve, client.pollingInterval))
-      } catch (cause) {
-        if (feed.isEnded()) return
-        const error = toPresimError('presim_results', cause)
-        if (!(error instanceof PresimError && error.code === UNKNOWN)) throw error
-        ;({ watch, id } = await begin(client, bundles, block, feed))
-        progress = new Progress(id)
+        await connection.receive((begun ?? (await begin())).watch, progress, push)
+      } catch (error) {
+        if (sink.isEnded()) return
+        const code = error instanceof PresimError ? error.code : undefined
+        if (code === UNKNOWN) begun = undefined
+        else if (code !== undefined && !PASSING.includes(code)) throw error
+        if (failures === attempts) throw error
       }
+      connection.close()
+      // The first attempt is made at once.
+      if (failures++ > 0) await pause(delay, stop.signal)
+      await connect().then((again) => (connection = again), () => {})
     }
   }
-  run().catch((error: unknown) => feed.fail(error))
+  try {
+    await begin()
+  } catch (error) {
+    connection.close()
+    throw error
+  }
+  run()
+    .catch((error: unknown) => sink.fail(error))
+    .finally(() => connection.close())
   return async () => {
     stop.abort()
-    await end(client, watch)
+    // If the node cannot be reached, it drops the bundles after a time.
+    if (begun) await connection.request('presim_unwatch', [begun.watch]).catch(() => false)
+    connection.close()
   }
 }
-type Poll = { Method: string; Parameters: readonly unknown[]; ReturnType: RawNews }
 
-/**
- * Receives the notifications of the bundles on viem's WebSocket or Unix socket.
- *
- * viem sends the body of each entry of `subscriptions` again when it has reconnected. The body here is a
- * `presim_rewatch` from the last snapshot that was read, so the notifications continue after it.
- */
-async function follow(client: AnyClient, bundles: readonly WatchedBundle[], block: 'pending' | 'latest', feed: Sink<WatchNews>): Promise<Close> {
-  const rpc: RpcClient = await client.transport['getRpcClient']()
-  let begun = await begin(client, bundles, block, feed)
-  let progress = new Progress(begun.id)
-  let isResumed = false
-  let retries = 0
-  let timer: ReturnType<typeof setTimeout> | undefined
+/** Waits for a time, or until the signal. */
+const pause = (ms: number, signal: AbortSignal) =>
+  new Promise<void>((resolve) => {
+    const end = () => {
+      clearTimeout(timer)
+      signal.removeEventListener('abort', end)
+      resolve()
+    }
+    const timer = setTimeout(end, signal.aborted ? 0 : ms)
+    signal.addEventListener('abort', end)
+  })
 
-  const entry = {
-    get body() {
-      return { method: 'presim_rewatch', params: [begun.watch, numberToHex(progress.last)] }
-    },
-    onResponse(message: Message) {
-      if (feed.isEnded()) return
-      if (message.method === 'eth_subscription') {
-        // What arrives before the answer of `presim_rewatch` is also in that answer.
-        const news = message.params?.result
-        if (isResumed && news) push(progress.notification(news))
-      } else if (message.result) {
-        isResumed = true
-        retries = 0
-        rpc.subscriptions.set(begun.watch, entry)
-        push(progress.changes(message.result))
-      } else if (message.error) onRejected(message.error)
-    },
+/** Returns the URL of a transport's WebSocket, or `undefined` if it has none. */
+async function urlOfSocket({ transport }: AnyClient): Promise<string | undefined> {
+  if (transport.type !== 'webSocket') return undefined
+  const { getRpcClient } = transport as unknown as NonNullable<ReturnType<WebSocketTransport>['value']>
+  return (await getRpcClient().catch(throwAsError)).url
+}
+
+/** Throws what viem rejects with if a WebSocket does not open, which may be an event, as an error. */
+function throwAsError(error: unknown): never {
+  if (error instanceof Error) throw error
+  const { message, target } = error as { message?: string; target?: { url?: string } }
+  throw new WebSocketRequestError({ url: target?.url ?? '', details: message || 'The connection failed.' })
+}
+
+/** Polls over the transport of the client, where it has no WebSocket. */
+function overTransport(client: AnyClient, signal: AbortSignal): Connection {
+  const request = async (method: string, params: readonly unknown[], options = {}) => {
+    try {
+      // A repeated `presim_watch` would create the bundles twice.
+      return await client.request<{ Method: string; Parameters: readonly unknown[]; ReturnType: unknown }>({ method, params }, { retryCount: 0, ...options })
+    } catch (error) {
+      throw toPresimError(method, error)
+    }
   }
-  // viem sends an entry without a body never again, and removes it only when it gives the connection up.
-  const connection = {
-    onResponse: () => {},
-    onError(cause?: unknown) {
-      isResumed = false
+  return {
+    request,
+    async receive(watch, progress, push) {
+      for (;;) {
+        const raw = await request('presim_results', [watch, numberToHex(progress.last), POLL_MS], { signal })
+        const news = progress.changes(raw as RawNews)
+        push(news)
+        // If nothing is new, the poll may have ended at once, because an answer is listed that was read before.
+        if (!news) await pause(client.pollingInterval, signal)
+      }
+    },
+    close() {},
+  }
+}
+
+/** Opens a WebSocket for the news of one iteration. */
+async function overSocket(url: string, keepAlive: number): Promise<Connection> {
+  const socket = await RpcSocket.open(url, keepAlive)
+  return {
+    request: (method, params) => socket.request(method, params),
+    async receive(watch, progress, push) {
       progress.interrupt()
-      queueMicrotask(() => {
-        if (!rpc.subscriptions.has(key)) feed.fail(cause instanceof BaseError ? cause : new SocketClosedError({ url: rpc.url }))
-        // viem has removed it to send it again, and the new connection was cut before the answer.
-        else if (!rpc.subscriptions.has(begun.watch)) rpc.subscriptions.set(begun.watch, entry)
+      // What arrives before the answer is also in the answer.
+      socket.onNotification = () => {}
+      await socket.request('presim_rewatch', [watch, numberToHex(progress.last)], {
+        onResult(listed) {
+          socket.onNotification = (raw) => push(progress.notification(raw as RawNews))
+          push(progress.changes(listed as RawNews))
+        },
       })
+      return socket.ended
     },
-  }
-  const key = `presim ${begun.watch}`
-  const push = (news: WatchNews | undefined) => news && feed.push(news)
-  const resume = () => rpc.request({ body: entry.body, onResponse: entry.onResponse })
-  const restart = async () => {
-    rpc.subscriptions.delete(begun.watch)
-    begun = await begin(client, bundles, block, feed)
-    progress = new Progress(begun.id)
-    rpc.subscriptions.set(begun.watch, entry)
-    resume()
-  }
-  const onRejected = (error: NonNullable<Message['error']>) => {
-    if (error.code === UNKNOWN) restart().catch((cause: unknown) => feed.fail(cause))
-    else if (PASSING.includes(error.code) && retries < RETRIES) timer = setTimeout(() => isResumed || resume(), RETRY_PAUSE * 2 ** retries++)
-    else feed.fail(toPresimError('presim_rewatch', new RpcRequestError({ body: entry.body, error, url: rpc.url })))
-  }
-
-  rpc.subscriptions.set(key, connection)
-  rpc.subscriptions.set(begun.watch, entry)
-  resume()
-  return async () => {
-    clearTimeout(timer)
-    rpc.subscriptions.delete(key)
-    rpc.subscriptions.delete(begun.watch)
-    await end(client, begun.watch)
+    close: () => socket.close(),
   }
 }

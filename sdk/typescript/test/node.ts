@@ -74,13 +74,20 @@ export async function startProxy(t: TestContext, port: number) {
   const pairs = new Set<readonly [Socket, Socket]>()
   let isBlocked = false
   let budget = Infinity
+  let refused = 0
+  let isSilent = false
   const proxy = createServer((client) => {
-    if (isBlocked) return void client.destroy()
+    if (isBlocked) {
+      refused += 1
+      return void client.destroy()
+    }
     const node = connect(port, '127.0.0.1')
     const pair = [client, node] as const
     pairs.add(pair)
     let left = budget
+    isSilent = false
     node.on('data', (bytes) => {
+      if (isSilent) return
       client.write(bytes.subarray(0, left))
       left -= bytes.length
       if (left <= 0) drop(pair)
@@ -105,9 +112,12 @@ export async function startProxy(t: TestContext, port: number) {
   return {
     url: `ws://127.0.0.1:${(proxy.address() as AddressInfo).port}/standard`,
     cut,
+    refused: () => refused,
     block: () => ((isBlocked = true), cut()),
     open: () => void (isBlocked = false),
     cutAfter: (bytes: number) => void (budget = bytes),
+    /** Drops what the node sends on the connections there are, without ending them. */
+    silence: () => void (isSilent = true),
     nextCut: () => once(proxy, 'cut'),
   }
 }

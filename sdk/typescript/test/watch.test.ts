@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { type Hex, encodeFunctionData, http, webSocket } from 'viem'
+import { BaseError, type Hex, encodeFunctionData, http, webSocket } from 'viem'
 import { PresimError, type WatchNews, type WatchedBundle, presimClient } from '../src/index.js'
 import { ALICE, ALPHA, ROUTER, WETH, abi, answer, read, startNode, startProxy, startReaders, stopNode, swap } from './node.js'
 
@@ -22,8 +22,7 @@ async function nextChange(items: AsyncIterator<WatchNews>, ...kinds: WatchNews['
 }
 const values = ({ changed }: { changed: readonly { name: string; result?: unknown }[] }) =>
   Object.fromEntries(changed.map(({ name, result }) => [name, result]))
-/** The transport of the tests of reconnects: viem's, with a short pause before it reconnects. */
-const socket = (url: string) => webSocket(url.replace('http', 'ws'), { key: url, reconnect: { delay: 20, attempts: 200 }, keepAlive: false })
+const socket = (url: string) => webSocket(url.replace('http', 'ws'), { keepAlive: false })
 const close = async (client: { transport: { getRpcClient(): Promise<{ close(): void }> } }) => (await client.transport.getRpcClient()).close()
 
 test('over WebSocket every snapshot is an item, with the answers that it has changed', async (t) => {
@@ -87,7 +86,7 @@ test('a reconnect continues after the last snapshot that was read', async (t) =>
   const proxy = await startProxy(t, port)
   const client = presimClient({ transport: socket(proxy.url) })
   t.after(() => close(client))
-  const items = client.watch([read('a', 0), read('b', 1)])
+  const items = client.watch([read('a', 0), read('b', 1)], { reconnect: { delay: 10 } })
   const first = await nextChange(items, 'changes', 'snapshot')
 
   proxy.block()
@@ -106,6 +105,19 @@ test('a reconnect continues after the last snapshot that was read', async (t) =>
   await set(1, 7n)
   const more = await nextChange(items, 'changes', 'snapshot')
   assert.deepEqual([more.id, values(more)], [news.id + 1n, { b: answer(7n) }])
+  await items.return?.()
+})
+
+test('a connection that falls silent is replaced', async (t) => {
+  const { port, set } = await startReaders(t)
+  const proxy = await startProxy(t, port)
+  const client = presimClient({ transport: socket(proxy.url) })
+  t.after(() => close(client))
+  const items = client.watch([read('a', 0)], { keepAlive: 1_000 })
+  await nextChange(items, 'changes', 'snapshot')
+  proxy.silence()
+  await set(0, 2n)
+  assert.deepEqual(values(await nextChange(items, 'changes', 'snapshot')), { a: answer(2n) })
   await items.return?.()
 })
 
@@ -132,7 +144,7 @@ test('cut anywhere, no sub-block is lost or read twice', async (t) => {
   const held = new Map<string, unknown>()
   let last = 0n
   let [snapshots, checked] = [0, 0]
-  for await (const news of client.watch(bundles)) {
+  for await (const news of client.watch(bundles, { reconnect: { delay: 10 } })) {
     if (news.kind === 'begun') {
       assert.equal(last, 0n, 'the bundles are created once')
       last = news.id
@@ -166,7 +178,7 @@ test('bundles that the node has forgotten are created again', async (t) => {
   const proxy = await startProxy(t, port)
   const client = presimClient({ transport: socket(proxy.url) })
   t.after(() => close(client))
-  const items = client.watch([read('a', 0)])
+  const items = client.watch([read('a', 0)], { reconnect: { delay: 10 } })
   const begun = await next(items)
   assert(begun.kind === 'begun')
   const first = await nextChange(items, 'changes', 'snapshot')
@@ -183,28 +195,24 @@ test('bundles that the node has forgotten are created again', async (t) => {
   await stopNode(node)
 })
 
-test('the iteration ends with an error if viem gives the connection up', async (t) => {
+test('the iteration ends with an error if the connection stays lost', async (t) => {
   const { port } = await startReaders(t)
   const proxy = await startProxy(t, port)
-  const client = presimClient({ transport: webSocket(proxy.url, { reconnect: { attempts: 2, delay: 10 }, keepAlive: false }) })
-  const items = client.watch([read('a', 0)])
-  await nextChange(items, 'changes', 'snapshot')
-  const error = t.mock.method(console, 'error', () => {}) // viem reports there that it cannot reconnect.
-  proxy.block()
-  await assert.rejects(async () => {
-    for (;;) await next(items)
-  }, { name: 'SocketClosedError' })
-  assert.deepEqual(await items.next(), { done: true, value: undefined })
-  error.mock.restore()
-
-  const without = presimClient({ transport: webSocket(proxy.url, { reconnect: false, keepAlive: false }) })
-  proxy.open()
-  const others = without.watch([read('a', 0)])
-  await nextChange(others, 'changes', 'snapshot')
-  proxy.cut()
-  await assert.rejects(async () => {
-    for (;;) await next(others)
-  }, { name: 'SocketClosedError' })
+  const client = presimClient({ transport: socket(proxy.url) })
+  t.after(() => close(client))
+  let refused = 0
+  for (const attempts of [0, 3]) {
+    const items = client.watch([read('a', 0)], { reconnect: { attempts, delay: 1 } })
+    await nextChange(items, 'changes', 'snapshot')
+    proxy.block()
+    await assert.rejects(async () => {
+      for (;;) await next(items)
+    }, (error) => error instanceof BaseError && /Socket/.test(error.name))
+    assert.deepEqual(await items.next(), { done: true, value: undefined })
+    proxy.open()
+    refused += attempts
+  }
+  assert(proxy.refused() >= refused, 'each attempt was made')
 })
 
 test('bundles that the node rejects end the iteration with its error', async (t) => {
