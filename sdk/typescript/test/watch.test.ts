@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { BaseError, type Hex, encodeFunctionData, http, webSocket } from 'viem'
 import { PresimError, type WatchNews, type WatchedBundle, presimClient } from '../src/index.js'
-import { ALICE, ALPHA, ROUTER, WETH, abi, answer, read, startNode, startProxy, startReaders, stopNode, swap } from './node.js'
+import { ALICE, ALPHA, BOB, ROUTER, WETH, abi, answer, read, startNode, startProxy, startReaders, stopNode, swap } from './node.js'
 
 /** Returns the next item. */
 async function next<T>(items: AsyncIterator<T>): Promise<T> {
@@ -129,7 +129,12 @@ test('cut anywhere, no sub-block is lost or read twice', async (t) => {
   t.after(() => close(client))
   const quote = encodeFunctionData({ abi, functionName: 'getAmountsOut', args: [10n ** 18n, [WETH, ALPHA]] })
   const calls = [{ to: ROUTER, gas: 1_000_000n, data: quote }, { from: ALICE, to: ROUTER, gas: 1_000_000n, value: 10n ** 18n, data: swap(ALICE) }] as const
+  // PUSH20 payee BALANCE PUSH0 MSTORE PUSH1 32 PUSH0 RETURN: the balance of an account that is paid now and then.
+  const [payee, probe] = [`0x${'ab'.repeat(20)}`, `0x${'cd'.repeat(20)}`] as const
+  const stateOverrides = { [probe]: { code: `0x73${'ab'.repeat(20)}315f5260205ff3` } } as const
   const bundles: (WatchedBundle & { simulate: {} })[] = [
+    { name: 'balance', simulate: { blockStateCalls: [{ stateOverrides, calls: [{ to: probe, gas: 100_000n }] }], outputs: ['returnData'] } },
+    { name: 'symbol', simulate: { blockStateCalls: [{ calls: [{ to: ALPHA, gas: 100_000n, data: '0x95d89b41' }] }], outputs: ['returnData'] } },
     { name: 'quote', simulate: { blockStateCalls: [{ calls: calls.slice(0, 1) }], outputs: ['returnData'] } },
     { name: 'swap', simulate: { blockStateCalls: [{ calls: calls.slice(1) }], outputs: ['status', 'assets', 'logs', 'stateDiff'] } },
   ]
@@ -155,6 +160,9 @@ test('cut anywhere, no sub-block is lost or read twice', async (t) => {
     if (news.kind === 'snapshot') {
       assert(news.id > last, `${news.id} after ${last}`)
       snapshots += 1
+      if (snapshots % 3 === 0) {
+        await driver.request({ method: 'eth_sendTransaction', params: [{ from: BOB, to: payee, value: '0x1' }] } as never)
+      }
     }
     for (const { name, result, error } of news.changed) {
       if (news.kind !== 'late') assert.notDeepEqual(result ?? error, held.get(name), `${name} is read twice`)
@@ -163,13 +171,13 @@ test('cut anywhere, no sub-block is lost or read twice', async (t) => {
     if (news.kind !== 'late' && news.id > last) last = news.id
     // What the client holds is what the node answers at the snapshot.
     const isComplete = news.behind.length === 0 && news.changed.every(({ id }) => id === undefined || id === news.id)
-    if (isComplete && news.kind === 'snapshot' && snapshots % 3 === 0) {
+    if (isComplete && news.kind === 'snapshot') {
       for (const { name, simulate } of bundles) {
         assert.deepEqual(held.get(name), await driver.presimSimulate(simulate, { snapshotId: news.id }), `${name} at ${news.id}`)
       }
       checked += 1
     }
-    if (cuts >= 12 && checked >= 5) break
+    if (cuts >= 12 && checked >= 15) break
   }
 })
 
