@@ -24,8 +24,15 @@ const SCALARS = /** @type {Record<string, string>} */ ({
 
 /** Strings of results that are numbers, but have no schema of their own. */
 const NUMBERS = [
-  'AskedBatch.dataFees', 'AskedBatch.mostFees', 'AskedCall.value', 'AssetChange.change', 'BalanceDifference.change',
-  'CoinbaseIncome.transfers', 'FoundVariant.objective', 'StandingSummary.holdsAt', 'StandingSummary.objective',
+  'AskedBatch.dataFees',
+  'AskedBatch.mostFees',
+  'AskedCall.value',
+  'AssetChange.change',
+  'BalanceDifference.change',
+  'CoinbaseIncome.transfers',
+  'FoundVariant.objective',
+  'StandingSummary.holdsAt',
+  'StandingSummary.objective',
 ]
 
 const presim = process.argv[2]
@@ -53,8 +60,14 @@ function collect(/** @type {any} */ part, /** @type {Set<string>} */ names) {
   for (const [key, value] of Object.entries(part)) if (key !== 'examples') collect(value, names)
   return names
 }
-const inputs = collect(methods.map(({ params }) => params), new Set())
-const outputs = collect(methods.map(({ result }) => result), new Set())
+const inputs = collect(
+  methods.map(({ params }) => params),
+  new Set(),
+)
+const outputs = collect(
+  methods.map(({ result }) => result),
+  new Set(),
+)
 const names = [...new Set([...inputs, ...outputs])].sort()
 
 const unused = new Set(NUMBERS)
@@ -62,7 +75,12 @@ const isNumber = (/** @type {string} */ path) => NUMBERS.includes(path) && (unus
 
 /** Returns a comment with the description of a schema. */
 const comment = (/** @type {string | undefined} */ text, indent = '') =>
-  text ? `${indent}/** ${text.replaceAll('*/', '* /').split(/\s*\n\s*/).join(`\n${indent} *  `)} */\n` : ''
+  text
+    ? `${indent}/** ${text
+        .replaceAll('*/', '* /')
+        .split(/\s*\n\s*/)
+        .join(`\n${indent} *  `)} */\n`
+    : ''
 
 const union = (/** @type {string[]} */ types) => [...new Set(types)].join(' | ')
 
@@ -89,24 +107,28 @@ function typeOf(/** @type {Schema | true} */ schema, /** @type {string} */ path,
   if (any.length) all.push(union(any.map((/** @type {Schema} */ one) => typeOf(one, path, indent))))
   if ('const' in schema) all.push(JSON.stringify(schema.const))
   else if (schema.enum) all.push(union(schema.enum.map((/** @type {unknown} */ value) => JSON.stringify(value))))
-  else if (schema.properties && schema.additionalProperties === true) all.push(`${fieldsOf(schema, path, indent)} & { [key: string]: unknown }`)
+  else if (schema.properties && schema.additionalProperties === true)
+    all.push(`${fieldsOf(schema, path, indent)} & { [key: string]: unknown }`)
   else if (schema.properties) all.push(fieldsOf(schema, path, indent))
   else if (schema.patternProperties) {
     const [pattern, ...more] = Object.keys(schema.patternProperties)
-    if (!pattern || pattern !== schemas.Address?.pattern || more.length) throw new Error(`${path}: keys other than addresses`)
+    if (!pattern || pattern !== schemas.Address?.pattern || more.length)
+      throw new Error(`${path}: keys other than addresses`)
     all.push(`{ [address: Address]: ${typeOf(schema.patternProperties[pattern], path, indent)} }`)
-  } else if (schema.additionalProperties) all.push(`{ [key: string]: ${typeOf(schema.additionalProperties, path, indent)} }`)
+  } else if (schema.additionalProperties)
+    all.push(`{ [key: string]: ${typeOf(schema.additionalProperties, path, indent)} }`)
   else {
     const type = [schema.type].flat().find((one) => one !== 'null')
     if (type === 'array') {
       const item = typeOf(schema.items, path, indent)
       all.push(`readonly ${/ [|&] /.test(item) ? `(${item})` : item}[]`)
-    }
-    else if (type === 'integer' || type === 'number') all.push('number')
+    } else if (type === 'integer' || type === 'number') all.push('number')
     else if (type === 'string' || type === 'boolean') all.push(type)
     else if (type !== 'object' && !all.length) throw new Error(`${path}: no type for ${JSON.stringify(schema)}`)
   }
-  return all.length > 1 ? all.map((/** @type {string} */ type) => (type.includes(' | ') ? `(${type})` : type)).join(' & ') : all[0]
+  return all.length > 1
+    ? all.map((/** @type {string} */ type) => (type.includes(' | ') ? `(${type})` : type)).join(' & ')
+    : all[0]
 }
 
 /** Merges the shapes of a union or an intersection. */
@@ -114,7 +136,8 @@ function merge(/** @type {Shape[]} */ shapes, /** @type {string} */ path) {
   /** @type {Record<string, any>} */
   const merged = {}
   const set = (/** @type {Record<string, any>} */ target, /** @type {string} */ key, /** @type {unknown} */ value) => {
-    if (key in target && JSON.stringify(target[key]) !== JSON.stringify(value)) throw new Error(`${path}: ${key} has two shapes`)
+    if (key in target && JSON.stringify(target[key]) !== JSON.stringify(value))
+      throw new Error(`${path}: ${key} has two shapes`)
     target[key] = value
   }
   for (const shape of shapes) {
@@ -136,7 +159,12 @@ function merge(/** @type {Shape[]} */ shapes, /** @type {string} */ path) {
 function shapeOf(/** @type {Schema | true} */ schema, /** @type {string} */ path) {
   if (schema === true) return undefined
   const name = referenced(schema)
-  if (name) return name in SCALARS || name === 'CallError' ? shapeOfNamed(name) : schemas[name]?.type === 'string' || schemas[name]?.enum ? undefined : name
+  if (name)
+    return name in SCALARS || name === 'CallError'
+      ? shapeOfNamed(name)
+      : schemas[name]?.type === 'string' || schemas[name]?.enum
+        ? undefined
+        : name
   if (isNumber(path)) return { text: /** @type {const} */ ('bigint') }
   /** @type {Shape[]} */
   const shapes = []
@@ -170,7 +198,8 @@ function shapeOf(/** @type {Schema | true} */ schema, /** @type {string} */ path
  */
 function shapeOfNamed(/** @type {string} */ name) {
   if (name === 'CallError') return { text: /** @type {const} */ ('error'), fields: {} }
-  if (name in SCALARS) return SCALARS[name]?.startsWith('bigint') ? { text: /** @type {const} */ ('bigint') } : undefined
+  if (name in SCALARS)
+    return SCALARS[name]?.startsWith('bigint') ? { text: /** @type {const} */ ('bigint') } : undefined
   const schema = schemas[name]
   if (!schema) throw new Error(`${name}: no such schema`)
   return shapeOf(schema, name)
@@ -178,18 +207,28 @@ function shapeOfNamed(/** @type {string} */ name) {
 
 const camel = (/** @type {string} */ name) => name.replace(/_(.)/g, (_, letter) => letter.toUpperCase())
 
-const types = names.filter((name) => name !== 'CallError' && !(name in SCALARS)).map((name) => {
-  const schema = /** @type {Schema} */ (schemas[name])
-  const note = comment(schema.description)
-  const type = typeOf(schema, name)
-  return type.startsWith('{\n') && type.lastIndexOf('\n}') === type.length - 2 ? `${note}export interface ${name} ${type}\n` : `${note}export type ${name} = ${type}\n`
-})
-const shapes = [...outputs].sort().filter((name) => !(name in SCALARS) && name !== 'CallError').flatMap((name) => {
-  const shape = shapeOfNamed(name)
-  return shape ? `  ${name}: ${JSON.stringify(shape)},\n` : []
-})
+const types = names
+  .filter((name) => name !== 'CallError' && !(name in SCALARS))
+  .map((name) => {
+    const schema = /** @type {Schema} */ (schemas[name])
+    const note = comment(schema.description)
+    const type = typeOf(schema, name)
+    return type.startsWith('{\n') && type.lastIndexOf('\n}') === type.length - 2
+      ? `${note}export interface ${name} ${type}\n`
+      : `${note}export type ${name} = ${type}\n`
+  })
+const shapes = [...outputs]
+  .sort()
+  .filter((name) => !(name in SCALARS) && name !== 'CallError')
+  .flatMap((name) => {
+    const shape = shapeOfNamed(name)
+    return shape ? `  ${name}: ${JSON.stringify(shape)},\n` : []
+  })
 const actions = methods.map(({ name, summary, params, result }) => {
-  const list = params.map(({ name, required, schema }) => `${camel(name)}${!required || isNullable(schema) ? '?' : ''}: ${typeOf(schema, name)}`)
+  const list = params.map(
+    ({ name, required, schema }) =>
+      `${camel(name)}${!required || isNullable(schema) ? '?' : ''}: ${typeOf(schema, name)}`,
+  )
   const type = `${typeOf(result.schema, name)}${isNullable(result.schema) ? ' | null' : ''}`
   return `${comment(summary, '  ')}  ${camel(name)}(${list.join(', ')}): Promise<${type}>\n`
 })
@@ -199,7 +238,9 @@ const table = methods.map(({ name, params, result }) => {
 })
 if (unused.size) throw new Error(`the document no longer has ${[...unused].join(', ')}`)
 
-writeFileSync(target, `// Written by \`npm run generate\` from the OpenRPC document of presim. Do not edit.
+writeFileSync(
+  target,
+  `// Written by \`npm run generate\` from the OpenRPC document of presim. Do not edit.
 import type { Address, Hash, Hex } from 'viem'
 import type { CallError, Shape } from './codec.js'
 
@@ -215,4 +256,5 @@ ${table.join('')}} as const satisfies Record<keyof PresimMethods, { method: stri
 /** The shapes of the results, by the names of their types. */
 export const shapes: { readonly [name: string]: Shape } = {
 ${shapes.join('')}}
-`)
+`,
+)

@@ -1,9 +1,25 @@
 import {
-  type Account, type Address, type Chain, type Client, type ParseAccount, type PublicActions, type PublicClientConfig, type PublicRpcSchema,
-  type RpcSchema, type Transport, createPublicClient,
+  type Account,
+  type Address,
+  type Chain,
+  type Client,
+  type ParseAccount,
+  type PublicActions,
+  type PublicClientConfig,
+  type PublicRpcSchema,
+  type RpcSchema,
+  type Transport,
+  createPublicClient,
 } from 'viem'
 import {
-  type BlockSelector, type Payload, type PresimMethods, type SearchPayload, type SimulatedBlock, type SimulatedBlocks, type WatchedBundle, methods,
+  type BlockSelector,
+  type Payload,
+  type PresimMethods,
+  type SearchPayload,
+  type SimulatedBlock,
+  type SimulatedBlocks,
+  type WatchedBundle,
+  methods,
 } from './generated.js'
 import type { WatchNews } from './progress.js'
 import { type AnyClient, call } from './request.js'
@@ -34,15 +50,17 @@ export type PresimActions = Omit<PresimMethods, 'presimSimulate'> & {
 }
 
 /** The actions of a presim node, for `client.extend(presimActions())`. */
-export const presimActions = () => (client: AnyClient): PresimActions => {
-  const names = Object.keys(methods) as (keyof PresimMethods)[]
-  const calls = Object.fromEntries(names.map((name) => [name, (...args: never) => call(client, name, args)]))
-  return {
-    ...(calls as unknown as Omit<PresimActions, 'watch' | 'search'>),
-    watch: (bundles, options) => watch(client, bundles, options),
-    search: (payload, options) => search(client, payload, options),
+export const presimActions =
+  () =>
+  (client: AnyClient): PresimActions => {
+    const names = Object.keys(methods) as (keyof PresimMethods)[]
+    const calls = Object.fromEntries(names.map((name) => [name, (...args: never) => call(client, name, args)]))
+    return {
+      ...(calls as unknown as Omit<PresimActions, 'watch' | 'search'>),
+      watch: (bundles, options) => watch(client, bundles, options),
+      search: (payload, options) => search(client, payload, options),
+    }
   }
-}
 
 /** Milliseconds between polls of `presimClient`: the time between two sub-blocks of presim's devnet. */
 const SUB_BLOCK_MS = 200
@@ -53,7 +71,9 @@ export function presimClient<
   chain extends Chain | undefined = undefined,
   account extends Account | Address | undefined = undefined,
   schema extends RpcSchema | undefined = undefined,
->(config: PublicClientConfig<transport, chain, account, schema>): PresimClient<transport, chain, ParseAccount<account>, schema> {
+>(
+  config: PublicClientConfig<transport, chain, account, schema>,
+): PresimClient<transport, chain, ParseAccount<account>, schema> {
   const client: unknown = createPublicClient({ pollingInterval: SUB_BLOCK_MS, ...config })
   return (client as Client<transport, chain, ParseAccount<account>>).extend(presimActions()) as never
 }

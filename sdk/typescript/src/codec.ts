@@ -45,9 +45,6 @@ export function encode(value: unknown): unknown {
   return Object.fromEntries(Object.entries(value).map(([name, member]) => [name, encode(member)]))
 }
 
-
-
-
 function inner(name: string): Exclude<Shape, string> {
   const shape = shapes[name]
   if (shape === undefined) return {}

@@ -13,6 +13,7 @@ export class Feed<T> implements AsyncIterableIterator<T> {
   readonly #open: (feed: Feed<T>) => Promise<Close>
   readonly #items: T[] = []
   readonly #waiting: { resolve(result: IteratorResult<T, undefined>): void; reject(error: unknown): void }[] = []
+  readonly #detach: () => void
   #opened: Promise<Close> | undefined
   #failure: { error: unknown } | undefined
   #isEnded = false
@@ -20,7 +21,9 @@ export class Feed<T> implements AsyncIterableIterator<T> {
   constructor(open: (feed: Feed<T>) => Promise<Close>, signal?: AbortSignal | undefined) {
     this.#open = open
     if (signal?.aborted) this.#isEnded = true
-    signal?.addEventListener('abort', () => void this.return(), { once: true })
+    const end = () => void this.return()
+    signal?.addEventListener('abort', end)
+    this.#detach = () => signal?.removeEventListener('abort', end)
   }
 
   /** Whether nothing more is read. */
@@ -76,6 +79,7 @@ export class Feed<T> implements AsyncIterableIterator<T> {
   }
 
   #release(): void {
+    this.#detach()
     for (const { resolve } of this.#waiting.splice(0)) resolve({ done: true, value: undefined })
   }
 }

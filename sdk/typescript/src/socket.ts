@@ -35,7 +35,8 @@ export class RpcSocket {
     socket.onclose = () => this.#end(new SocketClosedError({ url }))
     socket.onerror = () => this.#end(new SocketClosedError({ url }))
     // A connection that was lost without notice answers nothing. It is given half of the interval.
-    const check = () => this.request('net_version', [], { timeout: keepAlive / 2 }).catch((error: unknown) => this.#end(error))
+    const check = () =>
+      this.request('net_version', [], { timeout: keepAlive / 2 }).catch((error: unknown) => this.#end(error))
     this.#keepAlive = setInterval(check, keepAlive)
   }
 
@@ -54,19 +55,28 @@ export class RpcSocket {
   }
 
   /** Calls a method. `onResult` runs before any message that follows the answer. */
-  request(method: string, params: readonly unknown[], { timeout = TIMEOUT_MS, onResult }: Options = {}): Promise<unknown> {
+  request(
+    method: string,
+    params: readonly unknown[],
+    { timeout = TIMEOUT_MS, onResult }: Options = {},
+  ): Promise<unknown> {
     const id = this.#id++
     const body = { method, params }
     if (this.#socket.readyState !== this.#socket.OPEN) return Promise.reject(new SocketClosedError({ url: this.#url }))
     return new Promise((resolve, reject) => {
-      const timer = setTimeout(() => settle(() => reject(new TimeoutError({ body: { ...body }, url: this.#url }))), timeout)
+      const timer = setTimeout(
+        () => settle(() => reject(new TimeoutError({ body: { ...body }, url: this.#url }))),
+        timeout,
+      )
       const settle = (settled: () => void) => {
         clearTimeout(timer)
         this.#pending.delete(id)
         settled()
       }
       const toError = (error: unknown) =>
-        error instanceof Error ? error : toPresimError(method, new RpcRequestError({ body, error: error as Failure, url: this.#url }))
+        error instanceof Error
+          ? error
+          : toPresimError(method, new RpcRequestError({ body, error: error as Failure, url: this.#url }))
       this.#pending.set(id, {
         resolve: (result) =>
           settle(() => {

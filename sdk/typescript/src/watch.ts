@@ -40,12 +40,20 @@ export type SearchNews = {
 }
 
 /** Watches bundles until the iteration ends. See `PresimActions.watch`. */
-export function watch(client: AnyClient, bundles: readonly WatchedBundle[], options: WatchOptions = {}): AsyncIterableIterator<WatchNews> {
+export function watch(
+  client: AnyClient,
+  bundles: readonly WatchedBundle[],
+  options: WatchOptions = {},
+): AsyncIterableIterator<WatchNews> {
   return new Feed<WatchNews>((feed) => open(client, bundles, options, feed), options.signal)
 }
 
 /** Repeats a search until the iteration ends. See `PresimActions.search`. */
-export function search(client: AnyClient, payload: SearchPayload, options: SearchOptions = {}): AsyncIterableIterator<SearchNews> {
+export function search(
+  client: AnyClient,
+  payload: SearchPayload,
+  options: SearchOptions = {},
+): AsyncIterableIterator<SearchNews> {
   const { above, every, ...rest } = options
   const bundle = { name: 'search', search: payload, every, only: above === undefined ? undefined : { above } }
   const push = (feed: Feed<SearchNews>, news: WatchNews) => {
@@ -55,7 +63,12 @@ export function search(client: AnyClient, payload: SearchPayload, options: Searc
     }
   }
   return new Feed<SearchNews>(
-    (feed) => open(client, [bundle], rest, { push: (news) => push(feed, news), fail: (error) => feed.fail(error), isEnded: () => feed.isEnded() }),
+    (feed) =>
+      open(client, [bundle], rest, {
+        push: (news) => push(feed, news),
+        fail: (error) => feed.fail(error),
+        isEnded: () => feed.isEnded(),
+      }),
     options.signal,
   )
 }
@@ -77,7 +90,12 @@ const UNKNOWN = -32000
 const POLL_MS = 5_000
 
 /** Creates bundles, and passes on their news. Connects again when the connection is lost. */
-async function open(client: AnyClient, bundles: readonly WatchedBundle[], options: WatchOptions, sink: Sink<WatchNews>): Promise<Close> {
+async function open(
+  client: AnyClient,
+  bundles: readonly WatchedBundle[],
+  options: WatchOptions,
+  sink: Sink<WatchNews>,
+): Promise<Close> {
   const { block = 'pending', keepAlive = 30_000, reconnect: { attempts = 300, delay = 1_000 } = {} } = options
   const stop = new AbortController()
   const url = await urlOfSocket(client)
@@ -111,7 +129,10 @@ async function open(client: AnyClient, bundles: readonly WatchedBundle[], option
       connection.close()
       // The first attempt is made at once.
       if (failures++ > 0) await pause(delay, stop.signal)
-      await connect().then((again) => (connection = again), () => {})
+      await connect().then(
+        (again) => (connection = again),
+        () => {},
+      )
     }
   }
   try {
@@ -162,7 +183,10 @@ function overTransport(client: AnyClient, signal: AbortSignal): Connection {
   const request = async (method: string, params: readonly unknown[], options = {}) => {
     try {
       // A repeated `presim_watch` would create the bundles twice.
-      return await client.request<{ Method: string; Parameters: readonly unknown[]; ReturnType: unknown }>({ method, params }, { retryCount: 0, ...options })
+      return await client.request<{ Method: string; Parameters: readonly unknown[]; ReturnType: unknown }>(
+        { method, params },
+        { retryCount: 0, ...options },
+      )
     } catch (error) {
       throw toPresimError(method, error)
     }
@@ -189,7 +213,7 @@ async function overSocket(url: string, keepAlive: number): Promise<Connection> {
     request: (method, params) => socket.request(method, params),
     async receive(watch, progress, push) {
       progress.interrupt()
-      // What arrives before the answer is also in the answer.
+      // Notifications that arrive before the answer are also in the answer.
       socket.onNotification = () => {}
       await socket.request('presim_rewatch', [watch, numberToHex(progress.last)], {
         onResult(listed) {

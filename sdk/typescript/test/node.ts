@@ -11,9 +11,14 @@ const binary = process.env['PRESIM']
 assert(binary, 'PRESIM is the path of a presim binary')
 
 /** The accounts and contracts of presim's devnet. */
-export const [ALICE, BOB] = ['0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266', '0x70997970C51812dc3A010C7d01b50e0d17dc79C8'] as const
+export const [ALICE, BOB] = [
+  '0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266',
+  '0x70997970C51812dc3A010C7d01b50e0d17dc79C8',
+] as const
 export const [WETH, ALPHA, BETA] = [
-  '0x5FbDB2315678afecb367f032d93F642f64180aa3', '0x9fE46736679d2D9a65F0992F2272dE9f3c7fa6e0', '0xe7f1725E7734CE288F8367e1Bb143E90bb3F0512',
+  '0x5FbDB2315678afecb367f032d93F642f64180aa3',
+  '0x9fE46736679d2D9a65F0992F2272dE9f3c7fa6e0',
+  '0xe7f1725E7734CE288F8367e1Bb143E90bb3F0512',
 ] as const
 export const ROUTER = '0xDc64a140Aa3E981100a9becA4E685f962f0cF6C9'
 export const abi = parseAbi([
@@ -33,7 +38,7 @@ export async function startNode(t: TestContext, ...flags: string[]) {
   for await (const line of createInterface({ input: node.stdout })) {
     const url = / listens on (http:\S+)/.exec(line)?.[1]
     // The rest of the banner is read, so that the node does not wait for the pipe.
-    if (url) return node.stdout.resume(), { url: `${url}/standard`, port: Number(new URL(url).port), node }
+    if (url) return (node.stdout.resume(), { url: `${url}/standard`, port: Number(new URL(url).port), node })
   }
   throw new Error('the node did not say where it listens')
 }
@@ -50,11 +55,13 @@ export async function stopNode(node: ChildProcess) {
  * Starts a chain that moves only when the test moves it. `set` changes what the account with a number returns, and with
  * it the snapshot; `read` is a bundle that reads it.
  */
-export async function startReaders(t: TestContext) {
-  const started = await startNode(t, '--testing')
+export async function startReaders(t: TestContext, ...flags: string[]) {
+  const started = await startNode(t, '--testing', ...flags)
   const client = presimClient({ transport: http(started.url) })
-  const send = (method: string, params: readonly unknown[]) => client.request({ method, params } as never) as Promise<unknown>
-  const set = (account: number, value: bigint) => send('anvil_setStorageAt', [reader(account), toHex(0, { size: 32 }), toHex(value, { size: 32 })])
+  const send = (method: string, params: readonly unknown[]) =>
+    client.request({ method, params } as never) as Promise<unknown>
+  const set = (account: number, value: bigint) =>
+    send('anvil_setStorageAt', [reader(account), toHex(0, { size: 32 }), toHex(value, { size: 32 })])
   // PUSH0 SLOAD PUSH0 MSTORE PUSH1 32 PUSH0 RETURN: slot 0 is returned.
   for (const account of [0, 1]) await send('anvil_setCode', [reader(account), '0x5f545f5260205ff3'])
   for (const account of [0, 1]) await set(account, 1n)
@@ -62,7 +69,10 @@ export async function startReaders(t: TestContext) {
 }
 const reader = (account: number): Address => numberToHex(0xaa00 + account, { size: 20 })
 export const read = (name: string, account: number) =>
-  ({ name, simulate: { blockStateCalls: [{ calls: [{ to: reader(account), gas: 100_000n }] }], outputs: ['returnData'] } }) as const
+  ({
+    name,
+    simulate: { blockStateCalls: [{ calls: [{ to: reader(account), gas: 100_000n }] }], outputs: ['returnData'] },
+  }) as const
 /** Returns the answer of a reader. */
 export const answer = (value: bigint) => [{ calls: [{ returnData: toHex(value, { size: 32 }) as Hex }], fork: 'osaka' }]
 

@@ -3,11 +3,25 @@ import { test } from 'node:test'
 import { numberToHex } from 'viem'
 import { Progress, type RawNews } from '../src/progress.js'
 
-const changed = (name: string, value: number, id?: number) =>
-  ({ name, ...(id === undefined ? {} : { id: numberToHex(id) }), result: [{ calls: [{ status: numberToHex(value) }] }] })
-const part = (id: number, part: number, last: boolean, ...answers: RawNews['changed']): RawNews => ({ id: numberToHex(id), part, last, changed: answers, behind: [] })
-const listed = (id: number, ...answers: RawNews['changed']): RawNews => ({ id: numberToHex(id), changed: answers, behind: [] })
-const names = (news: ReturnType<Progress['changes']>) => (news && news.kind !== 'begun' ? [news.kind, news.id, ...news.changed.map(({ name }) => name)] : undefined)
+const changed = (name: string, value: number, id?: number) => ({
+  name,
+  ...(id === undefined ? {} : { id: numberToHex(id) }),
+  result: [{ calls: [{ status: numberToHex(value) }] }],
+})
+const part = (id: number, part: number, last: boolean, ...answers: RawNews['changed']): RawNews => ({
+  id: numberToHex(id),
+  part,
+  last,
+  changed: answers,
+  behind: [],
+})
+const listed = (id: number, ...answers: RawNews['changed']): RawNews => ({
+  id: numberToHex(id),
+  changed: answers,
+  behind: [],
+})
+const names = (news: ReturnType<Progress['changes']>) =>
+  news && news.kind !== 'begun' ? [news.kind, news.id, ...news.changed.map(({ name }) => name)] : undefined
 
 test('the parts of a snapshot are one item', () => {
   const progress = new Progress(4n)
@@ -24,7 +38,12 @@ test('parts whose end was cut off are read from the list alone', () => {
   const progress = new Progress(4n)
   progress.notification(part(5, 0, false, changed('a', 1)))
   progress.interrupt()
-  assert.deepEqual(names(progress.changes(listed(5, changed('a', 1, 5), changed('b', 2, 5)))), ['changes', 5n, 'a', 'b'])
+  assert.deepEqual(names(progress.changes(listed(5, changed('a', 1, 5), changed('b', 2, 5)))), [
+    'changes',
+    5n,
+    'a',
+    'b',
+  ])
   assert.equal(progress.notification(part(5, 0, true)), undefined, 'the end of a snapshot that was listed')
   assert.deepEqual(names(progress.notification(part(6, 0, true, changed('a', 3)))), ['snapshot', 6n, 'a'])
 })
@@ -34,8 +53,16 @@ test('an answer that is listed again is left out until it has changed', () => {
   // The list is complete up to 5, and has an answer of 6 already.
   assert.deepEqual(names(progress.changes(listed(5, changed('a', 1, 6)))), ['changes', 5n, 'a'])
   assert.equal(progress.changes(listed(5, changed('a', 1, 6))), undefined)
-  assert.deepEqual(names(progress.notification(part(6, 0, true, changed('a', 1), changed('b', 1)))), ['snapshot', 6n, 'b'])
-  assert.deepEqual(names(progress.notification(part(7, 0, true, changed('a', 1)))), ['snapshot', 7n, 'a'], 'it has changed in between')
+  assert.deepEqual(names(progress.notification(part(6, 0, true, changed('a', 1), changed('b', 1)))), [
+    'snapshot',
+    6n,
+    'b',
+  ])
+  assert.deepEqual(
+    names(progress.notification(part(7, 0, true, changed('a', 1)))),
+    ['snapshot', 7n, 'a'],
+    'it has changed in between',
+  )
 })
 
 test('a late answer is not listed again', () => {

@@ -1,9 +1,31 @@
 // Assertions on types. `tsc` checks them, nothing runs.
-import { type Address, type Hash, type Hex, type HttpTransport, type WebSocketTransport, createPublicClient, createTestClient, createWalletClient, http, webSocket } from 'viem'
+import {
+  type Address,
+  type Hash,
+  type Hex,
+  type HttpTransport,
+  type WebSocketTransport,
+  createPublicClient,
+  createTestClient,
+  createWalletClient,
+  http,
+  webSocket,
+} from 'viem'
 import { foundry } from 'viem/chains'
 import {
-  type CallError, type ChangedAnswer, type Found, type NewestSnapshot, type Payload, type PresimClient, type SearchNews, type SentOutcome, type SimulatedBlock,
-  type SimulatedBlocks, type WatchNews, presimActions, presimClient,
+  type CallError,
+  type ChangedAnswer,
+  type Found,
+  type NewestSnapshot,
+  type Payload,
+  type PresimClient,
+  type SearchNews,
+  type SentOutcome,
+  type SimulatedBlock,
+  type SimulatedBlocks,
+  type WatchNews,
+  presimActions,
+  presimClient,
 } from '../src/index.js'
 
 type Equal<A, B> = (<T>() => T extends A ? 1 : 2) extends <T>() => T extends B ? 1 : 2 ? true : false
@@ -11,7 +33,8 @@ const is = <_ extends true>() => {}
 
 const client = presimClient({ chain: foundry, transport: http() })
 const extended = createPublicClient({ transport: webSocket('ws://127.0.0.1:8545/standard') }).extend(presimActions())
-createWalletClient({ chain: foundry, transport: http() }).extend(presimActions()).presimSnapshot satisfies () => Promise<NewestSnapshot>
+createWalletClient({ chain: foundry, transport: http() }).extend(presimActions())
+  .presimSnapshot satisfies () => Promise<NewestSnapshot>
 // The actions of a test client keep their names.
 const tests = createTestClient({ mode: 'anvil', chain: foundry, transport: http() }).extend(presimActions())
 is<Equal<Awaited<ReturnType<typeof tests.snapshot>>, `0x${string}`>>()
@@ -38,7 +61,10 @@ export async function results(bundleHash: Hash) {
   // Without `when` there is always a list of blocks.
   const blocks = await client.presimSimulate({ blockStateCalls: [{ calls: [] }], outputs: ['status'] })
   is<Equal<typeof blocks, readonly SimulatedBlock[]>>()
-  const dropped = await client.presimSimulate({ blockStateCalls: [{ calls: [] }], when: [{ block: 0, call: 0, status: 'any' }] })
+  const dropped = await client.presimSimulate({
+    blockStateCalls: [{ calls: [] }],
+    when: [{ block: 0, call: 0, status: 'any' }],
+  })
   is<Equal<typeof dropped, SimulatedBlocks>>()
   const [block] = blocks
   is<Equal<typeof block, SimulatedBlock | undefined>>()
@@ -49,7 +75,11 @@ export async function results(bundleHash: Hash) {
   const change = block?.assets?.['0x']?.[0]?.change
   is<Equal<typeof change, bigint | undefined>>()
 
-  const found = await client.presimSearch({ blockStateCalls: [], vary: [{ path: 'blocks[0].calls[0].value', values: [1, 2n] }], objective: 'coinbase' })
+  const found = await client.presimSearch({
+    blockStateCalls: [],
+    vary: [{ path: 'blocks[0].calls[0].value', values: [1, 2n] }],
+    objective: 'coinbase',
+  })
   is<Equal<typeof found, Found>>()
   is<Equal<(typeof found.best)[number]['values'], readonly bigint[]>>()
   is<Equal<(typeof found.best)[number]['objective'], bigint | undefined>>()
@@ -58,7 +88,10 @@ export async function results(bundleHash: Hash) {
     if (news.kind === 'begun') is<Equal<typeof news.watch, Hex>>()
     else is<Equal<typeof news.changed, readonly ChangedAnswer[]>>()
   }
-  for await (const { found, id } of extended.search({ blockStateCalls: [], vary: [], objective: { account: '0x00' } }, { above: 1n })) {
+  for await (const { found, id } of extended.search(
+    { blockStateCalls: [], vary: [], objective: { account: '0x00' } },
+    { above: 1n },
+  )) {
     is<Equal<typeof found, Found | null>>()
     is<Equal<typeof id, bigint>>()
   }

@@ -1,8 +1,26 @@
 import assert from 'node:assert/strict'
+import { mkdtemp, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
 import { test } from 'node:test'
-import { BaseError, type Hex, encodeFunctionData, http, webSocket } from 'viem'
+import { BaseError, type Hex, type Transport, encodeFunctionData, http, webSocket } from 'viem'
+import { ipc } from 'viem/node'
 import { PresimError, type WatchNews, type WatchedBundle, presimClient } from '../src/index.js'
-import { ALICE, ALPHA, BOB, ROUTER, WETH, abi, answer, read, startNode, startProxy, startReaders, stopNode, swap } from './node.js'
+import {
+  ALICE,
+  ALPHA,
+  BOB,
+  ROUTER,
+  WETH,
+  abi,
+  answer,
+  read,
+  startNode,
+  startProxy,
+  startReaders,
+  stopNode,
+  swap,
+} from './node.js'
 
 /** Returns the next item. */
 async function next<T>(items: AsyncIterator<T>): Promise<T> {
@@ -23,7 +41,8 @@ async function nextChange(items: AsyncIterator<WatchNews>, ...kinds: WatchNews['
 const values = ({ changed }: { changed: readonly { name: string; result?: unknown }[] }) =>
   Object.fromEntries(changed.map(({ name, result }) => [name, result]))
 const socket = (url: string) => webSocket(url.replace('http', 'ws'), { keepAlive: false })
-const close = async (client: { transport: { getRpcClient(): Promise<{ close(): void }> } }) => (await client.transport.getRpcClient()).close()
+const close = async (client: { transport: { getRpcClient(): Promise<{ close(): void }> } }) =>
+  (await client.transport.getRpcClient()).close()
 
 test('over WebSocket every snapshot is an item, with the answers that it has changed', async (t) => {
   const { url, set, client: driver } = await startReaders(t)
@@ -57,28 +76,36 @@ test('an end while an item is waited for ends the wait', async (t) => {
   const waiting = items.next()
   stop.abort()
   assert.deepEqual(await waiting, { done: true, value: undefined })
-  const search = client.search(
-    { blockStateCalls: [{ calls: [{ from: ALICE, to: ALPHA, gas: 100_000n }] }], vary: [{ path: 'blocks[0].calls[0].value', values: [1n] }], objective: 'gasUsed' },
-  )
+  const search = client.search({
+    blockStateCalls: [{ calls: [{ from: ALICE, to: ALPHA, gas: 100_000n }] }],
+    vary: [{ path: 'blocks[0].calls[0].value', values: [1n] }],
+    objective: 'gasUsed',
+  })
   await next(search)
   const more = search.next()
   await search.return?.()
   assert.deepEqual(await more, { done: true, value: undefined })
 })
 
-test('without notifications the node is polled', async (t) => {
-  const { url, set, client: driver } = await startReaders(t)
-  const client = presimClient({ transport: http(url), pollingInterval: 10 })
-  const items = client.watch([read('a', 0), read('b', 1)])
-  const begun = await next(items)
-  assert(begun.kind === 'begun')
-  assert.deepEqual(values(await nextChange(items, 'changes')), { a: answer(1n), b: answer(1n) })
-  for (const value of [7n, 8n, 9n]) {
-    await set(1, value)
-    assert.deepEqual(values(await nextChange(items, 'changes')), { b: answer(value) })
+test('without a WebSocket the node is polled', async (t) => {
+  const folder = await mkdtemp(join(tmpdir(), 'presim-'))
+  t.after(() => rm(folder, { recursive: true }))
+  const path = join(folder, 'ipc')
+  const { url, set, client: driver } = await startReaders(t, `--ipc=${path}`)
+  for (const transport of [http(url), ipc(path)]) {
+    const client = presimClient<Transport>({ transport, pollingInterval: 10 })
+    const items = client.watch([read('a', 0), read('b', 1)])
+    const begun = await next(items)
+    assert(begun.kind === 'begun')
+    assert.deepEqual(Object.keys(values(await nextChange(items, 'changes'))), ['a', 'b'])
+    for (const value of [7n, 8n, 9n]) {
+      await set(1, value)
+      assert.deepEqual(values(await nextChange(items, 'changes')), { b: answer(value) })
+    }
+    await items.return?.()
+    assert.equal(await driver.presimUnwatch(begun.watch), false)
+    if (client.transport.type === 'ipc') await close(client as never)
   }
-  await items.return?.()
-  assert.equal(await driver.presimUnwatch(begun.watch), false)
 })
 
 test('a reconnect continues after the last snapshot that was read', async (t) => {
@@ -128,15 +155,33 @@ test('cut anywhere, no sub-block is lost or read twice', async (t) => {
   const client = presimClient({ transport: socket(proxy.url) })
   t.after(() => close(client))
   const quote = encodeFunctionData({ abi, functionName: 'getAmountsOut', args: [10n ** 18n, [WETH, ALPHA]] })
-  const calls = [{ to: ROUTER, gas: 1_000_000n, data: quote }, { from: ALICE, to: ROUTER, gas: 1_000_000n, value: 10n ** 18n, data: swap(ALICE) }] as const
+  const calls = [
+    { to: ROUTER, gas: 1_000_000n, data: quote },
+    { from: ALICE, to: ROUTER, gas: 1_000_000n, value: 10n ** 18n, data: swap(ALICE) },
+  ] as const
   // PUSH20 payee BALANCE PUSH0 MSTORE PUSH1 32 PUSH0 RETURN: the balance of an account that is paid now and then.
   const [payee, probe] = [`0x${'ab'.repeat(20)}`, `0x${'cd'.repeat(20)}`] as const
   const stateOverrides = { [probe]: { code: `0x73${'ab'.repeat(20)}315f5260205ff3` } } as const
   const bundles: (WatchedBundle & { simulate: {} })[] = [
-    { name: 'balance', simulate: { blockStateCalls: [{ stateOverrides, calls: [{ to: probe, gas: 100_000n }] }], outputs: ['returnData'] } },
-    { name: 'symbol', simulate: { blockStateCalls: [{ calls: [{ to: ALPHA, gas: 100_000n, data: '0x95d89b41' }] }], outputs: ['returnData'] } },
+    {
+      name: 'balance',
+      simulate: {
+        blockStateCalls: [{ stateOverrides, calls: [{ to: probe, gas: 100_000n }] }],
+        outputs: ['returnData'],
+      },
+    },
+    {
+      name: 'symbol',
+      simulate: {
+        blockStateCalls: [{ calls: [{ to: ALPHA, gas: 100_000n, data: '0x95d89b41' }] }],
+        outputs: ['returnData'],
+      },
+    },
     { name: 'quote', simulate: { blockStateCalls: [{ calls: calls.slice(0, 1) }], outputs: ['returnData'] } },
-    { name: 'swap', simulate: { blockStateCalls: [{ calls: calls.slice(1) }], outputs: ['status', 'assets', 'logs', 'stateDiff'] } },
+    {
+      name: 'swap',
+      simulate: { blockStateCalls: [{ calls: calls.slice(1) }], outputs: ['status', 'assets', 'logs', 'stateDiff'] },
+    },
   ]
   let cuts = 0
   const cutAgain = () => {
@@ -161,7 +206,10 @@ test('cut anywhere, no sub-block is lost or read twice', async (t) => {
       assert(news.id > last, `${news.id} after ${last}`)
       snapshots += 1
       if (snapshots % 3 === 0) {
-        await driver.request({ method: 'eth_sendTransaction', params: [{ from: BOB, to: payee, value: '0x1' }] } as never)
+        await driver.request({
+          method: 'eth_sendTransaction',
+          params: [{ from: BOB, to: payee, value: '0x1' }],
+        } as never)
       }
     }
     for (const { name, result, error } of news.changed) {
@@ -169,11 +217,15 @@ test('cut anywhere, no sub-block is lost or read twice', async (t) => {
       held.set(name, result ?? error)
     }
     if (news.kind !== 'late' && news.id > last) last = news.id
-    // What the client holds is what the node answers at the snapshot.
+    // The answers that the client holds are the node's at the snapshot.
     const isComplete = news.behind.length === 0 && news.changed.every(({ id }) => id === undefined || id === news.id)
     if (isComplete && news.kind === 'snapshot') {
       for (const { name, simulate } of bundles) {
-        assert.deepEqual(held.get(name), await driver.presimSimulate(simulate, { snapshotId: news.id }), `${name} at ${news.id}`)
+        assert.deepEqual(
+          held.get(name),
+          await driver.presimSimulate(simulate, { snapshotId: news.id }),
+          `${name} at ${news.id}`,
+        )
       }
       checked += 1
     }
@@ -213,9 +265,12 @@ test('the iteration ends with an error if the connection stays lost', async (t) 
     const items = client.watch([read('a', 0)], { reconnect: { attempts, delay: 1 } })
     await nextChange(items, 'changes', 'snapshot')
     proxy.block()
-    await assert.rejects(async () => {
-      for (;;) await next(items)
-    }, (error) => error instanceof BaseError && /Socket/.test(error.name))
+    await assert.rejects(
+      async () => {
+        for (;;) await next(items)
+      },
+      (error) => error instanceof BaseError && /Socket/.test(error.name),
+    )
     assert.deepEqual(await items.next(), { done: true, value: undefined })
     proxy.open()
     refused += attempts
@@ -229,7 +284,10 @@ test('bundles that the node rejects end the iteration with its error', async (t)
   for (const transport of [http(url), socket(url)]) {
     const client = presimClient({ transport })
     const items = client.watch(bundles)
-    await assert.rejects(items.next(), (error) => error instanceof PresimError && error.code === -32602 && /gas/.test(error.message))
+    await assert.rejects(
+      items.next(),
+      (error) => error instanceof PresimError && error.code === -32602 && /gas/.test(error.message),
+    )
     assert.deepEqual(await items.next(), { done: true, value: undefined })
     if (client.transport.type === 'webSocket') await close(client as never)
   }
