@@ -45,7 +45,7 @@ export type RawNews = {
 }
 
 /**
- * How far a client has read the news of its bundles.
+ * The position up to which a client has read the news of its bundles.
  *
  * A connection that was cut in the middle of a snapshot's parts leaves no trace: their snapshot counts as read with its
  * last part. `presim_rewatch` and `presim_results` may list an answer that was read before; it is left out here.

@@ -11,8 +11,8 @@ export type WatchOptions = {
   /** The snapshots on which the bundles run: `pending` (the default) for each sub-block, `latest` for each block. */
   block?: 'pending' | 'latest' | undefined
   /**
-   * How often a lost connection is opened again before the iteration ends with an error, and the pause between two
-   * attempts in milliseconds. By default 300 times with pauses of a second: the node keeps bundles for five minutes.
+   * The number of attempts in a row to open a lost connection again, after which the iteration ends with an error, and
+   * the pause between two attempts in milliseconds. By default 300 times with pauses of a second: the node keeps bundles for five minutes.
    */
   reconnect?: { attempts?: number | undefined; delay?: number | undefined } | undefined
   /** Milliseconds between two checks whether a WebSocket still answers. 30,000 by default. */
