@@ -16,10 +16,11 @@ macro_rules! documents {
 }
 
 /// The paths of the documents, each with its Markdown.
-const DOCUMENTS: [(&str, &str); 21] = documents![
+const DOCUMENTS: [(&str, &str); 22] = documents![
     "README.md",
     "docs/README.md",
     "docs/comparison.md",
+    "docs/cookbook.md",
     "docs/errors.md",
     "docs/from-anvil-hardhat-foundry.md",
     "docs/next-fork.md",

@@ -49,7 +49,7 @@ pub struct ShapeLimits {
 #[schemars(rename = "Call")]
 pub struct CallObject {
     from: Option<Fixed<20>>,
-    /// `None` if the field is absent, `Some(None)` if it is null.
+    /// The account that is called. Null creates a contract.
     #[serde(default, deserialize_with = "present")]
     to: Option<Option<Fixed<20>>>,
     gas: Option<Quantity<u64>>,
