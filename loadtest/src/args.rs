@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, str::FromStr, time::Duration};
 
-use alloy_primitives::{Address, address};
+use alloy_primitives::Address;
 use clap::{Parser, Subcommand, ValueEnum};
 
 use crate::{
@@ -12,10 +12,9 @@ use crate::{
     mix::{Mix, Workload},
     target::Header,
     usage::NodeProcess,
+    world::ROUTER,
 };
 
-/// The router of the trading world of presim's devnet.
-pub const ROUTER: Address = address!("0xDc64a140Aa3E981100a9becA4E685f962f0cF6C9");
 /// The mix that is sent by default.
 const DEFAULT_MIX: &str = "balance=20,quote=20,code=5,swap=30,sandwich=10,override=5,multi=2,batch=2,search=1";
 

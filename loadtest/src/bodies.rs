@@ -7,14 +7,13 @@ use clap::{Args as ClapArgs, ValueEnum};
 use eyre::{Context, Result};
 
 use crate::{
-    args::ROUTER,
     body::{Body, Tag},
     classes::{Class, ClassBodies, RecordedWorld},
     mix::{Mix, Workload},
     rpc::Rpc,
     target::Target,
     workload::{self, Making},
-    world::World,
+    world::{ROUTER, World},
 };
 
 /// The kinds that `--from` writes: all that change nothing on the chain.

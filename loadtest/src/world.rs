@@ -1,12 +1,14 @@
 //! The accounts and markets of a target, read before the run so that every request is about its own contracts.
 
-use alloy_primitives::{Address, Bytes, U256, hex};
+use alloy_primitives::{Address, Bytes, U256, address, hex};
 use alloy_sol_types::{SolCall, sol};
 use eyre::{Context, Result, bail, ensure, eyre};
 use serde_json::{Value, json};
 
 use crate::{quantity::quantity, rpc::Rpc};
 
+/// The router of the trading world of presim's devnet.
+pub const ROUTER: Address = address!("0xDc64a140Aa3E981100a9becA4E685f962f0cF6C9");
 /// Most accounts that requests come from.
 const MAX_SENDERS: usize = 32;
 /// Most pairs of the factory that are read.
