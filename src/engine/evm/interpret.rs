@@ -431,6 +431,10 @@ fn grow(gas: &mut Gas, memory: &mut SharedMemory, params: &GasParams, at: usize,
 /// Returns the word at an offset of the call's data, which zeros follow.
 #[inline(never)]
 fn call_data(input: &CallInput, memory: &SharedMemory, at: &U256) -> U256 {
+    // The place of no data may be one that no memory has.
+    if input.is_empty() {
+        return U256::ZERO;
+    }
     let data = input.as_bytes_memory(memory);
     let rest = small(at).and_then(|at| data.get(at..)).unwrap_or_default();
     match rest.first_chunk() {
