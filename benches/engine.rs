@@ -37,7 +37,7 @@ fn main() {
         let Some(bodies) = bodies(name) else { continue };
         workloads.push((name, bodies));
     }
-    workloads.extend(computations().map(|(name, body)| (name, vec![body])));
+    workloads.extend(computations().into_iter().map(|(name, body)| (name, vec![body])));
     for (name, bodies) in workloads {
         let requests: Vec<Request> = bodies.into_iter().map(|body| Request::new(&chain, body)).collect();
         bench(&mut criterion, name, &chain, &requests);

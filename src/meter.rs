@@ -199,6 +199,11 @@ impl Meter {
         self.stopped = Some(why);
     }
 
+    /// Returns the number of ticks so far, modulo 2³². A stride that has ended counts in full.
+    pub const fn ticks(&self) -> u32 {
+        self.spent.strides.wrapping_mul(Self::STRIDE).wrapping_sub(self.fuel)
+    }
+
     /// Counts `cost` ticks if the stride has so many left. If not, returns false, and [`Meter::tick`] must count them.
     #[inline]
     pub const fn take(&mut self, cost: u32) -> bool {

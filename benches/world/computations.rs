@@ -3,16 +3,16 @@
 use alloy_primitives::hex;
 use serde_json::json;
 
-use super::{Body, parse_body};
+use super::{Body, parse_body, pools::pools};
 
 const DUP1: u8 = 0x80;
 const SWAP1: u8 = 0x90;
 
 /// Returns the programs by their names.
-pub fn computations() -> [(&'static str, Body); 6] {
+pub fn computations() -> Vec<(&'static str, Body)> {
     // Squares and adds one, while there is gas.
     let squares = hex!("60025b80026001015a61c3501060025760005260206000f3").to_vec();
-    [
+    let simple = [
         ("squares", squares),
         ("words", repeat(&hex!("600360056007"), &hex!("838301840192508284019350").repeat(4))),
         ("memory", repeat(&hex!("600161020052"), &hex!("61010051600101610100526101205161014052").repeat(4))),
@@ -25,8 +25,8 @@ pub fn computations() -> [(&'static str, Body); 6] {
             ),
         ),
         ("straight", straight()),
-    ]
-    .map(|(name, code)| (name, call(&code)))
+    ];
+    simple.into_iter().chain(pools()).map(|(name, code)| (name, call(&code))).collect()
 }
 
 fn call(code: &[u8]) -> Body {

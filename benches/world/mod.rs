@@ -5,6 +5,7 @@
 pub mod bare;
 pub mod client;
 pub mod computations;
+pub mod pools;
 pub mod process;
 
 use std::{

@@ -6,6 +6,9 @@
 //! all other opcodes, and each of these that would fail or run out of gas. A stretch ends before such an opcode, with the
 //! state unchanged, and revm's instruction runs. So this module has no rule for how a run ends, and none that a fork
 //! changes.
+//!
+//! A code that has run long on a thread is [hot], and its frames run [blocks] of such opcodes, which are translated. Where a
+//! block does not run, a stretch does.
 
 use alloy_primitives::{U256, ruint::algorithms};
 use revm::{
@@ -20,8 +23,12 @@ use revm::{
     primitives::hardfork::SpecId,
 };
 
+use self::blocks::Blocks;
 use super::meter::Metered;
 use crate::meter::Meter;
+
+mod blocks;
+mod hot;
 
 /// Runs a frame until it ends or needs another frame.
 pub(super) fn interpret<'a, C: Metered<'a>>(
@@ -34,13 +41,27 @@ pub(super) fn interpret<'a, C: Metered<'a>>(
     if !frame.runtime_flag.spec_id().is_enabled_in(SpecId::SHANGHAI) {
         return frame.run_plain(instructions, gas, host);
     }
+    // While an instruction ticks, another run may begin and end on this thread. So the blocks are taken from the table.
+    let mut code = hot::take(frame);
+    let begun = host.db_mut().meter.ticks();
     let end = loop {
         let (_, _, config, journal, ..) = host.all_mut();
-        stretch(frame, &mut journal.db_mut().meter, config.gas_params());
+        let (meter, params) = (&mut journal.db_mut().meter, config.gas_params());
+        if code.as_ref().is_err_and(|cold| meter.ticks().wrapping_sub(begun) >= *cold) {
+            code = Ok(Box::new(Blocks::new(&frame.bytecode, gas)));
+        }
+        let is_stretch = match &mut code {
+            Ok(blocks) => blocks.is_short(frame.bytecode.pc()) || blocks::run(frame, meter, params, blocks),
+            Err(_) => true,
+        };
+        if is_stretch {
+            stretch(frame, meter, params);
+        }
         if let Err(end) = frame.step(instructions, gas, host) {
             break end;
         }
     };
+    hot::put(frame, host.db_mut().meter.ticks().wrapping_sub(begun), code.ok());
     next_action(frame, end)
 }
 
@@ -383,21 +404,8 @@ fn stretch(frame: &mut Interpreter, meter: &mut Meter, params: &GasParams) {
 
             opcode::LT => binary!(cost::VERY_LOW, |a, b| U256::from(less(a, b))),
             opcode::GT => binary!(cost::VERY_LOW, |a, b| U256::from(less(b, a))),
-            // For two words of the same sign, the signed order is the unsigned one.
-            opcode::SLT => {
-                binary!(cost::VERY_LOW, |a, b| U256::from(if a.bit(255) == b.bit(255) {
-                    less(a, b)
-                } else {
-                    a.bit(255)
-                }))
-            }
-            opcode::SGT => {
-                binary!(cost::VERY_LOW, |a, b| U256::from(if a.bit(255) == b.bit(255) {
-                    less(b, a)
-                } else {
-                    b.bit(255)
-                }))
-            }
+            opcode::SLT => binary!(cost::VERY_LOW, |a, b| U256::from(is_less_signed(a, b))),
+            opcode::SGT => binary!(cost::VERY_LOW, |a, b| U256::from(is_less_signed(b, a))),
             opcode::EQ => binary!(cost::VERY_LOW, |a, b| U256::from(a == b)),
             opcode::ISZERO => unary!(cost::VERY_LOW, |a| U256::from(is_zero(&a))),
             opcode::AND => binary!(cost::VERY_LOW, |a, b| a & b),
@@ -493,6 +501,12 @@ fn less(a: U256, b: U256) -> bool {
         borrow = a.borrowing_sub(b, borrow).1;
     }
     borrow
+}
+
+/// Returns whether `a` is less than `b`, as signed words. For two of the same sign, that is the unsigned order.
+#[inline(always)]
+fn is_less_signed(a: U256, b: U256) -> bool {
+    if a.bit(255) == b.bit(255) { less(a, b) } else { a.bit(255) }
 }
 
 /// Replaces `a` and `b`, which is not zero, by their quotient and remainder, in place: words that move wait for their limbs

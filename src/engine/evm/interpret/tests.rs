@@ -1,7 +1,10 @@
 //! Runs programs in this loop and in revm's own. Both must leave the same state.
 //!
+//! Each program runs in stretches alone, in blocks from its beginning on, and in blocks after some ticks.
+//!
 //! `PRESIM_FUZZ_PROGRAMS` sets how many programs each of the two searches runs.
 
+mod hot_codes;
 mod mutants;
 mod programs;
 
@@ -9,7 +12,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use alloy_evm::EvmEnv;
 use alloy_genesis::ChainConfig;
-use alloy_primitives::{Address, Bytes, hex};
+use alloy_primitives::{Address, B256, Bytes, hex, keccak256};
 use proptest::{
     collection::vec,
     prelude::*,
@@ -54,6 +57,9 @@ fn search<S: Strategy>(programs: u32, strategy: &S, check: impl Fn(S::Value) -> 
     run.unwrap_or_else(|failure| panic!("{failure}"));
 }
 
+/// The ticks after which a code is hot: never, at once, and in the middle of a run.
+const THRESHOLDS: [u32; 3] = [u32::MAX, 0, 2];
+
 const FORKS: [SpecId; 6] =
     [SpecId::MERGE, SpecId::SHANGHAI, SpecId::CANCUN, SpecId::PRAGUE, SpecId::OSAKA, SpecId::AMSTERDAM];
 
@@ -61,6 +67,7 @@ const FORKS: [SpecId; 6] =
 #[derive(Clone, Debug)]
 struct FrameRun {
     code: Bytes,
+    hash: B256,
     spec: SpecId,
     gas: u64,
 }
@@ -78,7 +85,7 @@ struct Program {
 fn frame_programs() -> impl Strategy<Value = Program> {
     let gas = prop_oneof![0_u64..20_000, Just(300_000)];
     (parts(), select(FORKS.to_vec()), gas, vec(any::<Index>(), 8))
-        .prop_map(|(parts, spec, gas, ends)| Program { run: FrameRun { code: assemble(&parts), spec, gas }, ends })
+        .prop_map(|(parts, spec, gas, ends)| Program { run: FrameRun::new(assemble(&parts), spec, gas), ends })
 }
 
 impl Program {
@@ -117,6 +124,10 @@ struct End {
 }
 
 impl FrameRun {
+    fn new(code: Bytes, spec: SpecId, gas: u64) -> Self {
+        Self { hash: keccak256(&code), code, spec, gas }
+    }
+
     fn ours(&self, meter: Meter) -> End {
         self.run(meter, |frame, instructions, host| {
             interpret(frame, instructions.instruction_table(), instructions.gas_table(), host)
@@ -147,7 +158,7 @@ impl FrameRun {
         let mut host = evm.ctx;
         host.journal_mut().load_account(Address::ZERO).unwrap();
         let input = InputsImpl { input: CallInput::Bytes(Bytes::from_static(&[7; 40])), ..InputsImpl::default() };
-        let bytecode = ExtBytecode::new(Bytecode::new_legacy(self.code.clone()));
+        let bytecode = ExtBytecode::new_with_hash(Bytecode::new_legacy(self.code.clone()), self.hash);
         let mut frame = Interpreter::new(SharedMemory::new(), bytecode, input, false, self.spec, self.gas);
         let action = run(&mut frame, &evm.instruction, &mut host);
         let memory = frame.memory.context_memory().to_vec();
@@ -170,8 +181,12 @@ fn step<'a>(
 #[test]
 fn a_program_ends_as_in_revms_own_loop() {
     search(10_000, &frame_programs(), |program| {
-        for run in program.runs() {
-            prop_assert_eq!(run.ours(Meter::default()), run.revms(Meter::default()), "with {} gas", run.gas);
+        let runs: Vec<_> = program.runs().into_iter().map(|run| (run.revms(Meter::default()), run)).collect();
+        for threshold in THRESHOLDS {
+            hot::tests::forget(threshold);
+            for (end, run) in &runs {
+                prop_assert_eq!(&run.ours(Meter::default()), end, "with {} gas, {} ticks", run.gas, threshold);
+            }
         }
         Ok(())
     });
@@ -275,7 +290,13 @@ impl TxRun {
 #[test]
 fn a_transaction_ends_as_in_revms_own_evm() {
     search(5_000, &tx_runs(), |run| {
-        prop_assert_eq!(run.ours(), run.revms());
+        let end = run.revms();
+        for threshold in THRESHOLDS {
+            hot::tests::forget(threshold);
+            for _ in 0..2 {
+                prop_assert_eq!(&run.ours(), &end, "with {} ticks", threshold);
+            }
+        }
         Ok(())
     });
 }
@@ -313,14 +334,19 @@ fn hundreds_of_frames_end_as_in_revms_own_evm() {
 }
 
 #[test]
-fn a_stretch_costs_what_revms_instructions_cost() {
+fn an_opcode_costs_what_revms_instruction_costs() {
     // Runs each opcode alone, with every amount of gas around its price.
     for spec in [SpecId::SHANGHAI, SpecId::CANCUN, SpecId::PRAGUE, SpecId::OSAKA, SpecId::AMSTERDAM] {
         for op in 0..=u8::MAX {
             let code = assemble(&(0..17).map(|_| Part::Push(vec![40])).chain([Part::Byte(op)]).collect::<Vec<_>>());
-            for gas in 17 * 3..17 * 3 + 120 {
-                let run = FrameRun { code: code.clone(), spec, gas };
-                assert_eq!(run.ours(Meter::default()), run.revms(Meter::default()), "{op:#x}: {run:?}");
+            let run = FrameRun::new(code, spec, 0);
+            let runs = (17 * 3..17 * 3 + 120).map(|gas| FrameRun { gas, ..run.clone() });
+            let runs: Vec<_> = runs.map(|run| (run.revms(Meter::default()), run)).collect();
+            for threshold in [u32::MAX, 0] {
+                hot::tests::forget(threshold);
+                for (end, run) in &runs {
+                    assert_eq!(&run.ours(Meter::default()), end, "{op:#x}: {run:?}");
+                }
             }
         }
     }
@@ -340,9 +366,14 @@ fn a_loop_ends_as_in_revms_own_with_any_gas() {
         ),
     ];
     for code in loops {
-        for gas in 0..3_000 {
-            let run = FrameRun { code: Bytes::copy_from_slice(code), spec: SpecId::OSAKA, gas };
-            assert_eq!(run.ours(Meter::default()), run.revms(Meter::default()), "{run:?}");
+        let run = FrameRun::new(Bytes::copy_from_slice(code), SpecId::OSAKA, 0);
+        let runs = (0..3_000).map(|gas| FrameRun { gas, ..run.clone() });
+        let runs: Vec<_> = runs.map(|run| (run.revms(Meter::default()), run)).collect();
+        for threshold in THRESHOLDS {
+            hot::tests::forget(threshold);
+            for (end, run) in &runs {
+                assert_eq!(&run.ours(Meter::default()), end, "{run:?}");
+            }
         }
     }
 }
@@ -350,8 +381,11 @@ fn a_loop_ends_as_in_revms_own_with_any_gas() {
 #[test]
 fn a_loop_is_stopped_where_revms_own_would_be() {
     let code = assemble(&[Part::Label, Part::Jump { label: 0, far: false, hidden: false, conditional: false }]);
-    let run = FrameRun { code, spec: SpecId::PRAGUE, gas: u64::MAX };
-    for strides in 0..3 {
+    let run = FrameRun::new(code, SpecId::PRAGUE, u64::MAX);
+    for (threshold, strides) in
+        [u32::MAX, 0, 100].into_iter().flat_map(|threshold| [0, 1, 2].map(|strides| (threshold, strides)))
+    {
+        hot::tests::forget(threshold);
         let end = run.ours(Meter::short(strides));
         assert!(end.stopped, "{end:?}");
         assert_eq!(end, run.revms(Meter::short(strides)));

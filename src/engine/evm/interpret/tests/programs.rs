@@ -16,6 +16,8 @@ pub enum Part {
     Label,
     /// The byte of a jump destination within the data of a push, where no jump may go.
     HiddenLabel,
+    /// A push of a label, whose index wraps around.
+    PushLabel(usize),
     /// A jump to a label, or to a hidden one. The index wraps around. In a program without such a label, the jump goes
     /// to byte 3.
     Jump {
@@ -101,6 +103,27 @@ fn edged() -> impl Strategy<Value = Vec<Part>> {
     prop_oneof![8 => operation, 2 => shift, 2 => last, 1 => condition, 1 => no_jump]
 }
 
+/// Generates what blocks treat in their own ways: orders of words, conditions, and jumps to where only the run shows.
+fn shaped() -> impl Strategy<Value = Vec<Part>> {
+    let bytes = |ops: Vec<u8>| ops.into_iter().map(Part::Byte).collect::<Vec<_>>();
+    let order = vec(select(vec![DUP1, DUP2, DUP4, SWAP1, SWAP2, SWAP3, SWAP4, SWAP7, POP, GAS, CALLDATASIZE]), 2..12);
+    let operands =
+        prop_oneof![2 => Just(vec![]), 1 => words().prop_map(|word| vec![Part::Push(word), Part::Byte(DUP2)])];
+    let compare =
+        (operands, select(vec![LT, GT, SLT, SGT, EQ, ISZERO, SUB, AND]), 0_usize..3, any::<bool>(), 0_usize..8);
+    let branch = compare.prop_map(move |(operands, op, nots, keeps, label)| {
+        let condition = bytes([vec![op], vec![ISZERO; nots], vec![DUP1; usize::from(keeps)]].concat());
+        let jump = Part::Jump { label, hidden: false, far: false, conditional: true };
+        [operands, condition, vec![jump]].concat()
+    });
+    let function = (0_usize..8, words(), select(vec![vec![], vec![SWAP1], vec![SWAP1, POP, SWAP1], vec![DUP2]]));
+    let function = function.prop_map(move |(label, word, order)| {
+        let enter = vec![Part::PushLabel(label), Part::Push(word), Part::Label];
+        [enter, bytes(order), vec![Part::Byte(JUMP)]].concat()
+    });
+    prop_oneof![3 => order.prop_map(bytes), 3 => branch, 1 => function]
+}
+
 /// Generates the parts of a program without calls.
 pub fn parts() -> impl Strategy<Value = Vec<Part>> {
     let one = |part: BoxedStrategy<Part>| part.prop_map(|part| vec![part]).boxed();
@@ -113,6 +136,7 @@ pub fn parts() -> impl Strategy<Value = Vec<Part>> {
         6 => one(words().prop_map(Part::Push).boxed()),
         4 => one(push_of_length().boxed()),
         6 => edged().boxed(),
+        2 => shaped().boxed(),
         1 => one(any::<u8>().prop_map(Part::Byte).boxed()),
         1 => one(Just(Part::Label).boxed()),
         1 => one(Just(Part::HiddenLabel).boxed()),
@@ -192,6 +216,11 @@ pub fn assemble(parts: &[Part]) -> Bytes {
     };
     for part in parts {
         match part {
+            Part::PushLabel(label) => {
+                code.push(PUSH2);
+                jumps.push((code.len(), *label, false));
+                code.extend([0, 3]);
+            }
             Part::Byte(byte) => code.push(*byte),
             Part::Push(word) => push(&mut code, word),
             Part::PushAs(op, word) => {
