@@ -5,7 +5,10 @@ use std::sync::Arc;
 use alloy_eips::BlockNumberOrTag;
 use alloy_primitives::{Address, B256, I256, U256, address, utils::parse_ether};
 use alloy_provider::{DynProvider, Provider, ProviderBuilder, WsConnect};
-use alloy_rpc_types_eth::TransactionRequest;
+use alloy_rpc_types_eth::{
+    TransactionRequest,
+    simulate::{self as simulate_v1, SimulatePayload},
+};
 use alloy_sol_types::{SolCall, sol};
 use eyre::{OptionExt, Result, ensure};
 use futures::StreamExt;
@@ -136,12 +139,12 @@ async fn a_simulation_has_its_outputs_in_both_dialects() -> Result<()> {
             call(RECEIVER, ALPHA, transferCall { to: from, value: U256::from(7) }),
         ];
         let mut bundle =
-            Simulation::of_blocks([SimBlock::of(calls), SimBlock::of([balance_of(from)])]).with_outputs(OUTPUTS);
+            Simulation::of_blocks([SimBlock::of([balance_of(from)]), SimBlock::of(calls)]).with_outputs(OUTPUTS);
         bundle.return_full_transactions = true;
         bundle.errors = vec!["error InsufficientBalance(uint256 have, uint256 want)".into()];
         let blocks = provider.presim_simulate(&bundle, BlockSelector::PENDING).await?.into_blocks()?;
 
-        let [paid, swapped, refused] = &blocks[0].calls[..] else { eyre::bail!("three calls: {blocks:?}") };
+        let [paid, swapped, refused] = &blocks[1].calls[..] else { eyre::bail!("three calls: {blocks:?}") };
         assert_eq!((paid.has_succeeded(), paid.gas_used, paid.max_used_gas), (true, Some(21_000), Some(21_000)));
         let transfer = paid.transfers.as_ref().ok_or_eyre("transfers")?[0];
         assert_eq!((transfer.from, transfer.to, transfer.value), (from, RECEIVER, U256::from(5)));
@@ -153,31 +156,41 @@ async fn a_simulation_has_its_outputs_in_both_dialects() -> Result<()> {
         assert!(!refused.has_succeeded() && refusal.message.contains("InsufficientBalance"), "{refusal:?}");
         assert_eq!((refusal.code, refusal.data.is_some()), if path == "/" { (None, false) } else { (Some(3), true) });
 
-        let assets = &blocks[0].assets.as_ref().ok_or_eyre("assets")?[&from];
+        let assets = &blocks[1].assets.as_ref().ok_or_eyre("assets")?[&from];
         let of = |kind, token| assets.iter().find(|change| (change.kind, change.token) == (kind, token));
         let spent = I256::try_from(parse_ether("1")?)? + I256::try_from(5)?;
         assert_eq!(of(AssetKind::Ether, None).map(|ether| ether.change), Some(-spent));
         let bought = of(AssetKind::Erc20, Some(ALPHA)).ok_or_eyre("the token was bought")?;
-        assert_eq!((bought.change, bought.decimals), (I256::try_from(amounts[1])?, Some(18)));
-        assert!(blocks[0].state_diff.as_ref().ok_or_eyre("changes")?[&from].nonce.is_some());
-        assert!(blocks[0].coinbase.is_some() && blocks[0].fork.as_deref() == Some("osaka"));
-        assert!(
-            blocks[1]
-                .read_set
-                .as_ref()
-                .ok_or_eyre("reads")?
-                .accounts
-                .as_ref()
-                .ok_or_eyre("accounts")?
-                .contains_key(&WETH)
-        );
+        assert_eq!((bought.change, bought.symbol.as_deref()), (I256::try_from(amounts[1])?, Some("ALPHA")));
+        assert!(blocks[1].state_diff.as_ref().ok_or_eyre("changes")?[&from].nonce.is_some());
+        assert!(blocks[1].coinbase.is_some() && blocks[1].fork.as_deref() == Some("osaka"));
+        // The reads of a block's header are not known.
+        assert!(blocks[1].read_set.as_ref().ok_or_eyre("reads")?.everything);
+        let bundle = Simulation::of([balance_of(from)]).with_outputs([Output::ReadSet]);
+        let blocks_read = provider.presim_simulate(&bundle, BlockSelector::PENDING).await?.into_blocks()?;
+        let reads = blocks_read[0].read_set.as_ref().ok_or_eyre("reads")?;
+        let accounts = reads.accounts.as_ref().ok_or_eyre("accounts")?;
+        assert_eq!((reads.everything, accounts[&WETH].slots.len()), (false, 1));
 
         let first = blocks[0].block.as_ref().ok_or_eyre("a header")?;
         let second = blocks[1].block.as_ref().ok_or_eyre("a header")?;
         assert_eq!((second.header.number, second.header.parent_hash), (first.header.number + 1, first.header.hash));
-        let sent = first.transactions.as_transactions().ok_or_eyre("whole transactions")?;
+        let sent = second.transactions.as_transactions().ok_or_eyre("whole transactions")?;
         assert_eq!((sent.len(), sent[0].inner.signer()), (3, from));
     }
+    Ok(())
+}
+
+/// The reason why the README sends providers to `/standard`.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_call_is_read_by_alloy_at_standard_only() -> Result<()> {
+    let node = TestNode::quiet();
+    let refused = call(RECEIVER, ALPHA, transferCall { to: WETH, value: U256::from(7) });
+    let payload = SimulatePayload::default().extend(simulate_v1::SimBlock::default().call(refused));
+    let blocks = over_http(&node, "/standard")?.simulate(&payload).pending().await?;
+    assert!(blocks[0].calls[0].error.is_some());
+    let error = over_http(&node, "/")?.simulate(&payload).pending().await.expect_err("the error is a text");
+    assert!(error.is_deser_error(), "{error}");
     Ok(())
 }
 
@@ -314,7 +327,7 @@ async fn errors_pass_through_with_their_codes() -> Result<()> {
     let polled = provider.presim_rewatch(Default::default(), 1).await.expect_err("there is no such watch over HTTP");
     assert!([Some(error::REJECTED), Some(error::METHOD_NOT_FOUND)].contains(&polled.presim_code()), "{polled}");
 
-    // A request that waits for the only worker longer than the lane allows.
+    // The example of the page on overload.
     let text = r#"{"code":-32005,"message":"overloaded","data":{"full":"the bundle lane","expectedWaitMs":412,"flag":"--queue-wait-ms"}}"#;
     let rejected = alloy_transport::TransportError::ErrorResp(serde_json::from_str(text)?);
     let overload = rejected.overload().ok_or_eyre("the node was overloaded")?;
@@ -482,15 +495,15 @@ async fn the_lines_of_the_readme_run() -> Result<()> {
     let receiver = &blocks[0].assets.as_ref().ok_or_eyre("assets")?[&node.account(1)];
     assert_eq!((receiver[0].change, blocks[0].calls[0].gas_used), (I256::ONE, Some(21_000)));
 
-    // The README has the lines of the example, with the URL of a node as it starts.
+    // The README has the lines of the example, with the URL of a node as it starts. Line breaks are the formatter's.
     let readme = include_str!("../README.md");
-    let block = readme.split("```rust").nth(1).and_then(|rest| rest.split("```").next()).ok_or_eyre("a program")?;
-    let lines: Vec<_> = block.lines().skip(1).filter(|line| !line.starts_with("# ")).collect();
-    assert_eq!(lines.len(), 6, "{block}");
-    let example = include_str!("../examples/simulate.rs");
-    for line in lines {
+    let block =
+        readme.split("```rust,ignore").nth(1).and_then(|rest| rest.split("```").next()).ok_or_eyre("a program")?;
+    assert_eq!(block.trim().lines().count(), 6, "{block}");
+    let example: String = include_str!("../examples/simulate.rs").split_whitespace().collect();
+    for line in block.trim().lines() {
         let line = line.replace(r#""ws://127.0.0.1:8545/standard""#, "url");
-        assert!(example.lines().any(|other| other.trim() == line), "{line}");
+        assert!(example.contains(&*line.split_whitespace().collect::<String>()), "{line}");
     }
     Ok(())
 }
