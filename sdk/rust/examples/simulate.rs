@@ -7,7 +7,7 @@
 use presim_client::{BlockSelector, Output, PresimApi, Simulation};
 
 /// Simulates the payment on the node at `url`, and returns the simulated blocks.
-pub async fn simulate(url: &str) -> Result<Vec<presim_client::SimulatedBlock>, Box<dyn std::error::Error>> {
+pub(crate) async fn simulate(url: &str) -> Result<Vec<presim_client::SimulatedBlock>, Box<dyn std::error::Error>> {
     let provider = alloy_provider::ProviderBuilder::new().connect(url).await?;
     let payment = alloy_rpc_types_eth::TransactionRequest::default()
         .from("0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266".parse()?)

@@ -29,7 +29,7 @@ pub struct Overload {
     pub flag: String,
 }
 
-/// What presim says in an error of a provider.
+/// The parts of a provider's error that are presim's.
 ///
 /// Errors pass through as alloy's [`TransportError`]. Failures of the connection have no code.
 pub trait PresimError {

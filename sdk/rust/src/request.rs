@@ -1,4 +1,4 @@
-//! What a client asks: bundles, searches, standing bundles and the states on which they run.
+//! Requests: bundles, searches, standing bundles and the states on which they run.
 
 use std::collections::BTreeMap;
 
@@ -519,7 +519,7 @@ impl Search {
     }
 }
 
-/// What a standing bundle runs.
+/// The payload of a standing bundle.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Watched {
@@ -553,7 +553,7 @@ pub struct Only {
 pub struct WatchedBundle {
     /// The name by which answers refer to the bundle.
     pub name: String,
-    /// What the bundle runs.
+    /// The payload.
     #[serde(flatten)]
     pub watched: Watched,
     /// The snapshots on which the bundle runs.
