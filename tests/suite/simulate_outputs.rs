@@ -280,6 +280,18 @@ async fn assets_of_a_swap_are_net_and_the_wrapper_counts() {
 }
 
 #[tokio::test]
+async fn a_token_is_named_in_each_block_that_moves_it() {
+    let node = TestNode::quiet();
+    let wrap = json!({ "from": ALICE, "to": WETH, "value": "0x7", "data": "0xd0e30db0" });
+    let pay = json!({ "from": ALICE, "to": BOB, "value": "0x5" });
+    let blocks = json!([{ "calls": [wrap] }, { "calls": [pay] }]);
+    let ran = simulate(&node, json!({ "blockStateCalls": blocks, "outputs": ["assets"] })).await;
+    let weth = json!({ "type": "erc20", "token": WETH, "change": "7", "symbol": "WETH", "decimals": "0x12" });
+    assert!(items(&ran[0]["assets"][ALICE]).contains(&weth), "{ran}");
+    assert_eq!(ran[1]["assets"][BOB], json!([{ "type": "ether", "change": "5" }]));
+}
+
+#[tokio::test]
 async fn errors_are_told_in_words_and_the_producer_s_income_apart() {
     let node = TestNode::quiet();
     // Error("no"), Panic(0x11), Expired(9) and nothing known.

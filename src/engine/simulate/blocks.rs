@@ -224,8 +224,8 @@ impl<F: FamilyEvm> Simulator<'_, F> {
             self.state.gained = difference(self.state.before, measure(objective, evm)?);
         }
         ran.add_wrapped(planned.spec.wrapper(), evm);
-        if is_last && outputs.contains(Outputs::ASSETS) {
-            self.state.tokens = ran.ask_tokens(evm);
+        if outputs.contains(Outputs::ASSETS) {
+            ran.ask_tokens(&mut self.state.tokens, evm);
         }
 
         evm.db_mut().next_access_index();

@@ -43,10 +43,11 @@ impl BlockRun {
         }
     }
 
-    /// Asks the tokens among the assets for their symbols and decimals, after the block's calls.
-    pub fn ask_tokens<F: FamilyEvm>(&self, evm: &mut RunEvm<'_, F>) -> Tokens {
-        let tokens = self.assets.as_ref().map(AssetRecord::tokens).unwrap_or_default();
-        tokens.into_iter().map(|token| (token, token_info(token, evm))).collect()
+    /// Asks the tokens among the assets that are not `known` for their symbols and decimals, after the block's calls.
+    pub fn ask_tokens<F: FamilyEvm>(&self, known: &mut Tokens, evm: &mut RunEvm<'_, F>) {
+        for token in self.assets.as_ref().map(AssetRecord::tokens).unwrap_or_default() {
+            known.entry(token).or_insert_with(|| token_info(token, evm));
+        }
     }
 }
 
