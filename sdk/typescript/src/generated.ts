@@ -237,7 +237,7 @@ export interface Call {
   maxFeePerGas?: bigint | undefined
   maxPriorityFeePerGas?: bigint | undefined
   nonce?: bigint | undefined
-  /** `None` if the field is absent, `Some(None)` if it is null. */
+  /** The account that is called. Null creates a contract. */
   to?: Address | null | undefined
   /** Has no effect, because the type follows from the other fields. */
   type?: bigint | number | undefined
