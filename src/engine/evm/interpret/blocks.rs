@@ -96,10 +96,15 @@ impl Blocks {
         Self { code, gas, ops: vec![], constants: vec![], operands: HashMap::default(), index, uncounted }
     }
 
-    /// Whether these are the blocks of `code`. They must not run for another.
-    pub(super) fn are_of(&self, code: &Bytecode) -> bool {
-        let (own, bytes) = (self.code.bytes_slice(), code.bytes_slice());
-        std::ptr::eq(own, bytes) || own == bytes
+    /// Whether these are the blocks of `code`. They must not run for another. Equal codes at two places are compared once.
+    pub(super) fn are_of(&mut self, code: &Bytecode) -> bool {
+        if !std::ptr::eq(self.code.bytes_slice(), code.bytes_slice()) {
+            if self.code != *code {
+                return false;
+            }
+            self.code = code.clone();
+        }
+        true
     }
 
     /// Whether the block at `pc` is known to be short.

@@ -51,7 +51,7 @@ pub(super) fn take(frame: &Interpreter) -> Result<Box<Blocks>, u32> {
     let Some((key, index)) = slot_of(frame) else { return Err(u32::MAX) };
     TABLE.with_borrow_mut(|table| {
         let slot = table.slots.get_mut(index).filter(|slot| slot.key == key).ok_or(table.threshold)?;
-        let blocks = slot.blocks.take().ok_or(table.threshold.saturating_sub(slot.ticks))?;
+        let mut blocks = slot.blocks.take().ok_or(table.threshold.saturating_sub(slot.ticks))?;
         // The hash alone is no proof.
         if blocks.are_of(&frame.bytecode) { Ok(blocks) } else { Err(u32::MAX) }
     })

@@ -179,6 +179,13 @@ fn step<'a>(
 }
 
 #[test]
+fn a_call_without_data_reads_zeros() {
+    // The place that revm gives to no data.
+    let nothing = CallInput::SharedBuffer(usize::MAX..usize::MAX);
+    assert_eq!(call_data(&nothing, &SharedMemory::new(), &U256::ZERO), U256::ZERO);
+}
+
+#[test]
 fn a_program_ends_as_in_revms_own_loop() {
     search(10_000, &frame_programs(), |program| {
         let runs: Vec<_> = program.runs().into_iter().map(|run| (run.revms(Meter::default()), run)).collect();

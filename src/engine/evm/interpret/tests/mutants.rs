@@ -9,7 +9,7 @@ use revm::bytecode::opcode::*;
 use super::*;
 
 /// The programs in which each mistake must be found.
-const PROGRAMS: usize = 1_250;
+const PROGRAMS: usize = 1_500;
 
 /// The state of a frame before an opcode runs.
 struct Before {

@@ -106,13 +106,18 @@ fn edged() -> impl Strategy<Value = Vec<Part>> {
 /// Generates what blocks treat in their own ways: orders of words, conditions, and jumps to where only the run shows.
 fn shaped() -> impl Strategy<Value = Vec<Part>> {
     let bytes = |ops: Vec<u8>| ops.into_iter().map(Part::Byte).collect::<Vec<_>>();
-    let order = vec(select(vec![DUP1, DUP2, DUP4, SWAP1, SWAP2, SWAP3, SWAP4, SWAP7, POP, GAS, CALLDATASIZE]), 2..12);
+    let order = vec(select(vec![DUP1, DUP2, DUP4, SWAP1, SWAP2, SWAP3, SWAP4, SWAP7, POP, GAS, CALLDATASIZE]), 2..40);
     let operands =
         prop_oneof![2 => Just(vec![]), 1 => words().prop_map(|word| vec![Part::Push(word), Part::Byte(DUP2)])];
-    let compare =
-        (operands, select(vec![LT, GT, SLT, SGT, EQ, ISZERO, SUB, AND]), 0_usize..3, any::<bool>(), 0_usize..8);
-    let branch = compare.prop_map(move |(operands, op, nots, keeps, label)| {
-        let condition = bytes([vec![op], vec![ISZERO; nots], vec![DUP1; usize::from(keeps)]].concat());
+    let compare = (
+        operands,
+        select(vec![LT, GT, SLT, SGT, EQ, ISZERO, SUB, AND]),
+        0_usize..3,
+        select(vec![vec![], vec![DUP1], vec![POP]]),
+        0_usize..8,
+    );
+    let branch = compare.prop_map(move |(operands, op, nots, then, label)| {
+        let condition = bytes([vec![op], vec![ISZERO; nots], then].concat());
         let jump = Part::Jump { label, hidden: false, far: false, conditional: true };
         [operands, condition, vec![jump]].concat()
     });
