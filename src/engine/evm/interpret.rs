@@ -7,7 +7,7 @@
 //! state unchanged, and revm's instruction runs. So this module has no rule for how a run ends, and none that a fork
 //! changes.
 //!
-//! A code that has run long on a thread is [hot], and its frames run [blocks] of such opcodes, which are translated. Where a
+//! A code with long loops is [hot], and its frames run [blocks] of such opcodes, which are translated. Where a
 //! block does not run, a stretch does.
 
 use alloy_primitives::{U256, ruint::algorithms};

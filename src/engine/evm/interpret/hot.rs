@@ -1,7 +1,9 @@
 //! The hot codes of a thread, whose frames run [blocks](super::blocks).
 //!
-//! A code is hot when 2,000 ticks of the meter, which are nearly all jump destinations, have passed in its frames. Each
-//! thread counts alone, over all requests, and shares nothing with others. Blocks take about 25 bytes for each byte of code that
+//! A code is hot when 2,000 ticks of the meter, which are nearly all jump destinations, have passed in its long frames, of at
+//! least 512 ticks. So blocks are for loops. In short frames of many codes, such as those of a swap, each code runs a few times
+//! in a row, and the processor predicts the jumps of a stretch better.
+//! Each thread counts alone, over all requests, and shares nothing with others. Blocks take about 25 bytes for each byte of code that
 //! has run in them. A thread keeps at most 16 MiB.
 
 use std::cell::RefCell;
@@ -20,6 +22,9 @@ const MAX_SIZE: usize = 16 << 20;
 const MAX_CODE: usize = 64 << 10;
 /// The ticks after which a code is hot. Tests run all codes in blocks.
 const THRESHOLD: u32 = if cfg!(test) { 0 } else { 2_000 };
+
+/// The least ticks of a long frame.
+const LONG: u32 = if cfg!(test) { 1 } else { 512 };
 
 thread_local! {
     // No frame runs while the table is borrowed.
@@ -60,7 +65,7 @@ pub(super) fn take(frame: &Interpreter) -> Result<Box<Blocks>, u32> {
 /// Counts the ticks of a frame, and keeps the blocks of its code. Of codes that would have one slot, that with more ticks has
 /// it.
 pub(super) fn put(frame: &Interpreter, ticks: u32, blocks: Option<Box<Blocks>>) {
-    let Some((key, index)) = slot_of(frame).filter(|_| ticks != 0 || blocks.is_some()) else { return };
+    let Some((key, index)) = slot_of(frame).filter(|_| ticks >= LONG || blocks.is_some()) else { return };
     TABLE.with_borrow_mut(|table| {
         table.slots.resize_with(SLOTS, Slot::default);
         let slot = &mut table.slots[index];
