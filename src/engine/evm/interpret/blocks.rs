@@ -9,10 +9,22 @@
 //! stretch runs instead, with the state unchanged. Where an operation of a block cannot run, [`Blocks::restore`] puts the stack
 //! into the state before its opcode. So this module, too, has no rule for how a run ends.
 
-use alloy_primitives::map::HashMap;
-use revm::bytecode::{Bytecode, opcode::OpCode};
+use alloy_primitives::{U256, map::HashMap};
+use revm::{
+    bytecode::{
+        Bytecode,
+        opcode::{self, OpCode},
+    },
+    context_interface::cfg::GasParams,
+    interpreter::{
+        GasTable, Interpreter,
+        interpreter::STACK_LIMIT,
+        interpreter_types::{Jumps, ReturnData},
+    },
+};
 
-use super::*;
+use super::words::{by_limbs, call_data, divide, grow, is_less_signed, is_zero, less, shift_left, shift_right, small};
+use crate::meter::Meter;
 
 /// The bytes of a word.
 const WORD: usize = size_of::<U256>();

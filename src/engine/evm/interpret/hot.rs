@@ -9,9 +9,12 @@
 use std::cell::RefCell;
 
 use alloy_primitives::B256;
-use revm::interpreter::interpreter_types::RuntimeFlag;
+use revm::{
+    interpreter::{Interpreter, interpreter_types::RuntimeFlag},
+    primitives::hardfork::SpecId,
+};
 
-use super::*;
+use super::blocks::Blocks;
 
 /// The number of codes of which a thread knows whether they are hot.
 const SLOTS: usize = 1 << u8::BITS;
