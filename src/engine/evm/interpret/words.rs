@@ -1,4 +1,4 @@
-//! What stretches and blocks compute alike: on words, of the call's data, and the growth of the memory.
+//! The arithmetic of words that stretches and blocks share, the words of the call's data, and the growth of the memory.
 
 use alloy_primitives::{U256, ruint::algorithms};
 use revm::{
