@@ -96,7 +96,16 @@ if (name === 'testing' || name === 'fork') {
   rpc('evm_setAutomine', false)
   const before = Number(cast('nonce', account))
   const killed = spawn(join(here, 'node_modules/.bin/forge'), script, { env, cwd: project, stdio: 'ignore', detached: true })
-  while (Number(rpc('txpool_status').pending) < 5) {
+  // Forge records a transaction after the node has it, and resumes what it has recorded.
+  const recorded = () => {
+    try {
+      return JSON.parse(readFileSync(join(project, 'broadcast/Deploy.s.sol/31337/run-latest.json'), 'utf8')).pending.length
+    } catch {
+      // It is being written.
+      return 0
+    }
+  }
+  while (Number(rpc('txpool_status').pending) < 5 || recorded() < 5) {
     await new Promise((done) => setTimeout(done, 50))
   }
   const ended = new Promise((done) => killed.on('exit', done))
