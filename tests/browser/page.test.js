@@ -252,9 +252,9 @@ describe("on a devnet", () => {
     const page = await open(node, { viewport: { width: 390, height: 900 } });
     await page.getByRole("link", { name: "Documents" }).click();
     await page.getByRole("heading", { level: 1, name: "presim" }).waitFor();
-    await page.locator('main a[href="src/rpc/README.md"]').first().click();
+    await page.locator('main a[href="src/rpc/README.md#methods"]').first().click();
     await page.locator("main h2").first().waitFor();
-    assert.match(page.url(), /documents\/src\/rpc\/README\.md$/);
+    assert.match(page.url(), /documents\/src\/rpc\/README\.md#methods$/);
     assert.equal(await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth), 0, "it does not scroll sideways");
     await page.evaluate(AXE);
     const { violations } = await page.evaluate(() => globalThis.axe.run(document, { runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"] }));
