@@ -143,7 +143,7 @@ async fn from_publication(node: &Node, feeder: &mut presim::Feeder) -> f64 {
 /// Returns the median of the seconds from sending to a task that waits for a bare channel.
 async fn from_sending() -> f64 {
     let (sender, mut receiver) = watch::channel(Instant::now());
-    // The sender has a thread of its own, as the feed does.
+    // The sender has its own thread, as the feed does.
     let (ask, asked) = std::sync::mpsc::channel::<()>();
     let thread = std::thread::spawn(move || {
         while asked.recv().is_ok() {

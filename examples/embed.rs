@@ -1,4 +1,4 @@
-//! A node inside of a program: the built-in devnet, a bundle of two calls, and what it would change.
+//! A node inside of a program: the built-in devnet, a bundle of two calls, and the changes of assets that it would cause.
 //!
 //! `cargo run --release --example embed`
 

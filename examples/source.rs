@@ -1,4 +1,4 @@
-//! A feed of one's own: the program decides which transactions a sub-block has, and when a block ends.
+//! A custom feed: the program decides which transactions a sub-block has, and when a block ends.
 //!
 //! `cargo run --release --example source`
 

@@ -36,13 +36,13 @@
 //! | give the sub-blocks yourself | [`Node::start_fed`] and its [`Feeder`] |
 //!
 //! The types of bundles and results are in [`simulation`]. `examples/` has a program for each row. Until 1.0, a minor
-//! version may change signatures; `docs/stability.md` says what stays.
+//! version may change signatures; `docs/stability.md` lists the parts that are stable.
 //!
 //! # For maintainers
 //!
 //! The modules are layers. Each uses only the ones below it:
 //!
-//! - [`testing`]: what the tests and benches of the project use.
+//! - [`testing`]: the items that the tests and benches of the project use.
 //! - [`library`]: the library: a node inside of another program.
 //! - [`program`]: the program: reads the command line, and runs a node or asks one.
 //! - [`command`]: the command line: run a node, simulate, search, watch and trace, or approve for a wallet.

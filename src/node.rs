@@ -186,7 +186,7 @@ impl Node {
         Self::start_given(config, None)
     }
 
-    /// Starts the node as [`start`](Self::start) does, on a chain of its own that grows by the given sub-blocks, if there are any.
+    /// Starts the node as [`start`](Self::start) does, on its own chain, which grows by the given sub-blocks if there are any.
     ///
     /// # Errors
     ///

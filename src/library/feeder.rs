@@ -9,7 +9,7 @@ use crate::source::given::GivenSubBlock;
 
 /// The feed of a node that was started by [`Node::start_fed`](crate::Node::start_fed): the only writer of its chain.
 ///
-/// If it is dropped, the chain stands still.
+/// After it is dropped, the chain has no further sub-blocks.
 #[derive(Debug)]
 pub struct Feeder(pub(super) mpsc::Sender<GivenSubBlock>);
 

@@ -1,4 +1,4 @@
-//! A node inside of another program: the settings, the node, and what it simulates, as Rust types without HTTP and JSON.
+//! A node inside of another program: its settings, its requests and its results, as Rust types without HTTP and JSON.
 
 mod config;
 mod feeder;

@@ -26,8 +26,8 @@ use crate::{
 
 /// A running node inside of this program.
 ///
-/// It has threads of its own: for the feed, for simulations, and where it follows another node, for that. Several nodes may
-/// run in one process. They share what the process has once: the allocator, the cache of Keccak hashes, the settings of KZG
+/// It starts its own threads: for the feed, for simulations, and to follow another node if it does. Several nodes may
+/// run in one process. They share the allocator, the cache of Keccak hashes, the settings of KZG
 /// proofs, and the cryptography of TLS. Its metrics are its own; its logs go to the program's subscriber of `tracing`.
 ///
 /// Dropping a node stops it in the background; [`stop`](Self::stop) waits until it has stopped.
@@ -50,13 +50,13 @@ use crate::{
 pub struct Node {
     /// Present until the node stops.
     inner: Option<node::Node>,
-    /// The program as the scheduler sees it: one client among those of the network.
+    /// The program as the scheduler sees it: one client among the clients of the network.
     share: Arc<ClientShare>,
 }
 
-/// Where a short run goes: on the calling thread for as long as some hundreds of microseconds, then on a worker.
+/// The target of a short run: the calling thread for some hundreds of microseconds, then a worker.
 const LOOK_UP: RunTarget = RunTarget::InlineThen(LaneName::Short);
-/// Where a bundle goes, so that several of one thread run in parallel.
+/// The target of a bundle, so that several bundles of one thread run in parallel.
 const ON_WORKER: RunTarget = RunTarget::On(LaneName::Bundle);
 
 impl Node {
@@ -121,7 +121,7 @@ impl Node {
         Ok(Self { inner: Some(inner), share: ClientShare::new() })
     }
 
-    /// Stops the node: lets requests under way end (for at most 5 s), commits what was acknowledged, and returns when all its
+    /// Stops the node: lets requests under way end (for at most 5 s), commits everything that was acknowledged, and returns when all its
     /// threads have ended.
     pub async fn stop(mut self) {
         let Some(inner) = self.inner.take() else { return };
@@ -359,7 +359,7 @@ fn spawn(work: impl FnOnce() + Send + 'static) -> io::Result<()> {
     thread::Builder::new().name("presim-node".to_owned()).spawn(work).map(drop)
 }
 
-/// Runs a start on a thread of its own. If the caller does not wait any more, the node is dropped, and so stops.
+/// Runs a start on a new thread. If the caller does not wait any more, the node is dropped, and so stops.
 async fn on_thread<T: Send + 'static>(
     start: impl FnOnce() -> Result<T, StartError> + Send + 'static,
 ) -> Result<T, StartError> {

@@ -30,9 +30,9 @@ pub type LeftOut = (B256, String);
 /// The source of a chain that grows by the sub-blocks which arrive in a channel.
 #[derive(Debug)]
 pub struct GivenSource {
-    /// The builder, which adds nothing of its own.
+    /// The builder, which adds no transactions.
     pub devnet: DevnetSource,
-    /// The sub-blocks. The source ends with the channel, and the chain stands still from then on.
+    /// The sub-blocks. The source ends with the channel.
     pub given: mpsc::Receiver<GivenSubBlock>,
 }
 

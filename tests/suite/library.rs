@@ -175,7 +175,7 @@ async fn a_watch_yields_each_newest_snapshot_and_ends_with_the_node() {
     let last = watch.next().await.expect("the newest");
     assert_eq!((last.id(), last.sealed().0), (first.id() + 3, first.sealed().0 + 1));
     assert!(watch.next().now_or_never().is_none(), "nothing is new");
-    // A snapshot stays what it was.
+    // A snapshot never changes.
     assert_eq!(first.sealed().0 + 1, first.header().number);
     node.stop().await;
     assert!(watch.next().await.is_none());
@@ -269,7 +269,7 @@ async fn several_nodes_run_side_by_side() {
         line.rsplit(' ').next().and_then(|count| count.parse::<f64>().ok()).expect("a number")
     };
     assert_eq!((gas(&one), gas(&other)), (42_000., 21_000.));
-    // Neither blocks this thread, which has nobody else to go on with.
+    // Neither blocks this thread, which is the only one of its runtime.
     drop(one);
     other.simulate(&bundle).await.expect("the other node runs on");
     other.stop().await;

@@ -359,7 +359,7 @@ async fn a_watch_over_http_has_each_change_once() -> Result<()> {
     Ok(())
 }
 
-/// Forwards connections to a node, and cuts them when it is told.
+/// Forwards connections to a node, and cuts them on request.
 struct Wire {
     at: std::net::SocketAddr,
     is_open: Arc<watch::Sender<bool>>,

@@ -137,6 +137,7 @@ where
         match self.check(&request) {
             Ok(()) => Either::Right(self.inner.call(request)),
             Err((status, error)) => {
+                // A refused request has ended, too.
                 drop(self.progress.begin());
                 Either::Left(future::ready(Ok(refuse(status, error))))
             }

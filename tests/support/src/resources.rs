@@ -17,7 +17,7 @@ pub fn shared(path: &str) -> Option<PathBuf> {
     None
 }
 
-/// Prints that the test is skipped because there is no `path` beside the project.
+/// Prints that the test is skipped because there is no `path` next to the project.
 pub fn say_missing(path: &str) {
     say_skipped(&format!("../shared/{path} is not here"));
 }

@@ -39,7 +39,7 @@ const _: () = assert!(3 * (2 * LONGEST + 17) + 3 * SPARE as usize + 8 < STACK_LI
 
 /// The operations that are not opcodes, by numbers that no simple opcode has.
 mod kind {
-    /// Checks what the block needs. `to` is its gas, `grow` the bytes that it needs on the stack, `a` how many more there may
+    /// Checks the needs of the block. `to` is its gas, `grow` the bytes that it needs on the stack, `a` how many more there may
     /// be, and `b` its position. `not` says that it begins with a destination.
     pub(super) const HEAD: u8 = 0xa0;
     /// Ends before the opcode at `to`.
@@ -383,7 +383,7 @@ fn compute(op: u8, mut a: U256, mut b: U256) -> U256 {
 /// Runs blocks from the frame's position on. Returns whether a stretch must run next, which is so if a check or an operation
 /// has failed.
 ///
-/// `blocks` must be those of the frame's code with the gas costs of `table`. These are the reasons why the raw accesses are
+/// `blocks` must have been made for the frame's code with the gas costs of `table`. These are the reasons why the raw accesses are
 /// sound:
 ///
 /// - *Operations.* `op` points at an operation or right behind one that ended no block, so at another one. The last operation
@@ -422,7 +422,7 @@ pub(super) fn run(frame: &mut Interpreter, meter: &mut Meter, params: &GasParams
     }
     enter!(bytecode.pc());
 
-    // The memory's place, and how many offsets are those of words. Nothing is known before the first access.
+    // The memory's place, and the number of offsets at which a word begins. Neither is known before the first access.
     let (mut memory, mut memory_words) = (std::ptr::null_mut::<u8>(), 0);
     macro_rules! view {
         () => {

@@ -1,7 +1,7 @@
 //! The hot codes of a thread, whose frames run [blocks](super::blocks).
 //!
 //! A code is hot when 2,000 ticks of the meter, which are nearly all jump destinations, have passed in its long frames, of at
-//! least 512 ticks. So blocks are for loops. In short frames of many codes, such as those of a swap, each code runs a few times
+//! least 512 ticks. So blocks are for loops. In short frames of many codes, such as the frames of a swap, each code runs a few times
 //! in a row, and the processor predicts the jumps of a stretch better.
 //! Each thread counts alone, over all requests, and shares nothing with others. Blocks take about 25 bytes for each byte of code that
 //! has run in them. A thread keeps at most 16 MiB.
@@ -48,7 +48,7 @@ type Key = (B256, SpecId);
 #[derive(Default)]
 struct Slot {
     key: Key,
-    /// The ticks of the code, less those of other codes that would have the slot.
+    /// The ticks of the code, less the ticks of other codes that contend for the slot.
     ticks: u32,
     /// `None` before the code is hot, and while a frame runs them.
     blocks: Option<Box<Blocks>>,

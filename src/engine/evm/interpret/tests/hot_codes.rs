@@ -1,4 +1,4 @@
-//! When a code is hot, and what a thread keeps about it.
+//! The conditions under which a code is hot, and the bounds on the blocks that a thread keeps.
 
 use std::{sync::Arc, time::Instant};
 
@@ -23,7 +23,7 @@ fn run(code: Bytes) -> FrameRun {
     FrameRun::new(code, SpecId::OSAKA, 10_000_000)
 }
 
-/// Runs the code, and compares the end with that of revm.
+/// Runs the code here and in revm, and compares the ends.
 fn check(run: &FrameRun) {
     assert_eq!(run.ours(Meter::default()), run.revms(Meter::default()));
 }
@@ -121,7 +121,7 @@ fn of_two_codes_in_one_slot_the_one_with_more_ticks_has_it() {
     assert_eq!(hot_codes(), 1);
 }
 
-/// A loop over `length` bytes of pushes, of which nearly all have a word of their own.
+/// A loop over `length` bytes of pushes, nearly all of different words.
 fn long(length: usize) -> Bytes {
     let mut code = vec![opcode::PUSH1, 3, opcode::JUMPDEST];
     for number in 0_u32.. {

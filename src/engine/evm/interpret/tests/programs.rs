@@ -103,7 +103,7 @@ fn edged() -> impl Strategy<Value = Vec<Part>> {
     prop_oneof![8 => operation, 2 => shift, 2 => last, 1 => condition, 1 => no_jump]
 }
 
-/// Generates what blocks treat in their own ways: orders of words, conditions, and jumps to where only the run shows.
+/// Generates the code that blocks translate in special ways: orders of words, conditions, and jumps to computed places.
 fn shaped() -> impl Strategy<Value = Vec<Part>> {
     let bytes = |ops: Vec<u8>| ops.into_iter().map(Part::Byte).collect::<Vec<_>>();
     let order = vec(select(vec![DUP1, DUP2, DUP4, SWAP1, SWAP2, SWAP3, SWAP4, SWAP7, POP, GAS, CALLDATASIZE]), 2..40);
