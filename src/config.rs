@@ -396,7 +396,7 @@ pub struct Config {
     pub wallet_resend_ms: u64,
     /// Milliseconds to search the upstream for the receipt of a transaction, or for another transaction with its nonce,
     /// once the nonce is used. Then the transaction counts as replaced; the search continues.
-    #[arg(long, env = "PRESIM_WALLET_RECEIPT_WAIT_MS", value_name = "MS", default_value_t = 30_000, value_parser = clap::value_parser!(u64).range(1..=3_600_000), help_heading = "Wallet")]
+    #[arg(long, env = "PRESIM_WALLET_RECEIPT_WAIT_MS", value_name = "MS", default_value_t = 600_000, value_parser = clap::value_parser!(u64).range(1..=3_600_000), help_heading = "Wallet")]
     pub wallet_receipt_wait_ms: u64,
     /// Seconds after which the status of a transaction is stored as final if the upstream has not finalized its block
     /// by then.
