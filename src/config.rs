@@ -25,8 +25,9 @@ use std::{
 
 use alloy_primitives::Address;
 use clap::{Args as _, CommandFactory, FromArgMatches, Parser, error::ErrorKind, parser::ValueSource};
+use tracing_subscriber::{EnvFilter, filter::LevelFilter};
 
-use crate::{chain::ForkTime, ledger::Retention, nearest::nearest};
+use crate::{chain::ForkTime, ledger::Retention, nearest::nearest, secrets};
 
 /// Simulates calls and bundles on the newest pre-confirmed state of an EVM chain.
 ///
@@ -70,7 +71,7 @@ pub struct Config {
     #[arg(long, env = "PRESIM_READY_LAG_MS", value_name = "MS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=86_400_000), help_heading = "General")]
     pub ready_lag_ms: u64,
     /// Log filter: a level, or directives like `presim=debug,info`.
-    #[arg(long, env = "PRESIM_LOG", value_name = "FILTER", default_value = "info", help_heading = "General")]
+    #[arg(long, env = "PRESIM_LOG", value_name = "FILTER", default_value = "info", value_parser = parse_log, help_heading = "General")]
     pub log: String,
     /// Log in JSON, one object per line.
     #[arg(long, env = "PRESIM_LOG_JSON", help_heading = "General")]
@@ -547,6 +548,18 @@ fn parse_address(text: &str) -> Result<SocketAddr, String> {
     }
 }
 
+/// Parses a log filter. A misspelt level, which would count as the name of a module, is rejected, because it would log
+/// nothing.
+fn parse_log(text: &str) -> Result<String, String> {
+    let is_level = |part: &str| part.trim().parse::<LevelFilter>().is_ok();
+    let is_known = text.split(',').all(|part| part.contains(['=', '[']) || is_level(part));
+    if !is_known || EnvFilter::builder().parse(text).is_err() {
+        let levels = "expected a level (off, error, warn, info, debug or trace), or directives like presim=debug,info";
+        return Err(levels.to_owned());
+    }
+    Ok(text.to_owned())
+}
+
 /// Parses a share: more than 0, and at most 1.
 fn share(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
@@ -597,12 +610,14 @@ fn config_path(args: &[OsString]) -> Option<PathBuf> {
 fn with_file(mut command: clap::Command, path: &std::path::Path) -> Result<clap::Command, clap::Error> {
     let shown = path.display();
     let fail = |text: String| command.clone().error(ErrorKind::InvalidValue, text);
-    let text = std::fs::read_to_string(path).map_err(|error| fail(format!("--config {shown}: {error}")))?;
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| fail(format!("--config {shown}: {}", secrets::open_problem(&error))))?;
     // The error's own text would show the line, which may contain a key.
     let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
         let before = text.get(..error.span().map_or(0, |span| span.start)).unwrap_or_default();
         let line = 1 + before.matches('\n').count();
-        fail(format!("--config {shown}: line {line}: {}", error.message()))
+        let expected = "expected one `flag = value` per line, and texts in quotes";
+        fail(format!("--config {shown}: line {line}: {}: {expected}", error.message()))
     })?;
     for (key, value) in table {
         let id = key.replace('-', "_");

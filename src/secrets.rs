@@ -3,6 +3,7 @@
 use std::{ffi::OsStr, fs::File, io, os::unix::fs::PermissionsExt, path::Path};
 
 use clap::{Arg, Command, builder::TypedValueParser, error::ErrorKind};
+use rustix::process::geteuid;
 use url::Url;
 
 use crate::shown;
@@ -55,6 +56,22 @@ pub fn is_bearer_token(text: &str) -> bool {
 /// Returns the system's error if the file's permissions cannot be read.
 pub fn is_open_to_others(file: &File) -> io::Result<bool> {
     Ok(file.metadata()?.permissions().mode() & 0o077 != 0)
+}
+
+/// Describes why a file or directory that a flag names cannot be opened, and how to change that.
+pub fn open_problem(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            format!(
+                "{error}: presim runs as user {}: give the file to that user, or change its mode",
+                geteuid().as_raw()
+            )
+        }
+        io::ErrorKind::ReadOnlyFilesystem => {
+            format!("{error}: mount it for writing, or name a place that may be written to")
+        }
+        _ => error.to_string(),
+    }
 }
 
 /// Logs a warning that other users may read the file at `path`, which contains `what`, and how to prevent it.

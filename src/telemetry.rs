@@ -64,6 +64,8 @@ fn escaped_fields() -> impl for<'w> FormatFields<'w> + Send + Sync + 'static {
         let text = shown::printable(&format!("{value:?}"));
         match field.name() {
             "message" => write!(writer, "{text}"),
+            // The line of the source, of events of the `log` crate.
+            name if name.starts_with("log.") => Ok(()),
             name => write!(writer, "{name}={text}"),
         }
     };

@@ -61,7 +61,10 @@ pub async fn publish(
 /// Returns an error that names the flag if the servers cannot be reached, there is no fleet, or its image cannot be used.
 pub fn follow(beginning: Beginning<'_>, servers: &Servers, runtime: &Runtime) -> eyre::Result<Start> {
     let Beginning { config, codes, metrics, reason, .. } = beginning;
-    reason.set("it joins its fleet");
+    let wait = joining::START.as_secs();
+    let step = format!("it joins its fleet, and waits at most {wait} s for a node with --publish");
+    tracing::info!("joining the fleet at {servers}: waiting at most {wait} s for a node with --publish");
+    reason.set(step);
     let begun = async {
         let (settings, deadline) = (config.joining(), Instant::now() + joining::START);
         let link = joining::find(&settings, servers, deadline).await?;

@@ -1,9 +1,10 @@
 //! The ports of a node, bound before the long work of its start, so that a taken port is reported at once, and the
 //! start can be queried.
 
-use std::net::{SocketAddr, TcpListener};
-
-use eyre::WrapErr;
+use std::{
+    io::{self, ErrorKind},
+    net::{SocketAddr, TcpListener},
+};
 
 use crate::{
     config::Config,
@@ -27,11 +28,9 @@ impl Ports {
     /// Returns an error that names the flag if a port is taken, or is not allowed for this process.
     pub fn take(config: &Config) -> eyre::Result<Self> {
         let front = (!config.is_closed).then(|| {
-            StartupServer::bind(config.server()).wrap_err_with(|| {
-                format!(
-                    "cannot listen on {}: is another node running there? give another address with --listen",
-                    config.listen
-                )
+            StartupServer::bind(config.server()).map_err(|error| {
+                let cure = cure(&error, "--listen");
+                eyre::Report::from(error).wrap_err(format!("cannot listen on {}: {cure}", config.listen))
             })
         });
         let bind = |address: SocketAddr| {
@@ -40,8 +39,10 @@ impl Ports {
             Ok::<_, std::io::Error>(listener)
         };
         let metrics = config.metrics.map(|address| {
-            bind(address)
-                .wrap_err_with(|| format!("cannot serve metrics on {address}: give another address with --metrics"))
+            bind(address).map_err(|error| {
+                let cure = cure(&error, "--metrics");
+                eyre::Report::from(error).wrap_err(format!("cannot serve metrics on {address}: {cure}"))
+            })
         });
         Ok(Self { front: front.transpose()?, metrics: metrics.transpose()? })
     }
@@ -49,5 +50,21 @@ impl Ports {
     /// Returns the place for the current step of the start.
     pub fn reason(&self) -> StartupReason {
         self.front.as_ref().map(|front| front.reason().clone()).unwrap_or_default()
+    }
+}
+
+/// Returns what to do about a port that cannot be bound, whose address `flag` sets.
+fn cure(error: &io::Error, flag: &str) -> String {
+    match error.kind() {
+        ErrorKind::AddrInUse => {
+            format!("another program listens there, perhaps another node: stop it, or give another address with {flag}")
+        }
+        ErrorKind::AddrNotAvailable => {
+            format!("this machine does not have the address: give one that it has with {flag}")
+        }
+        ErrorKind::PermissionDenied => {
+            format!("presim's user may not use ports below 1024: give a higher one with {flag}")
+        }
+        _ => format!("give another address with {flag}"),
     }
 }

@@ -14,6 +14,7 @@ use rustix::{
 };
 
 use super::StoreError;
+use crate::secrets::open_problem;
 
 /// An open data directory. Cheap to clone.
 ///
@@ -43,7 +44,7 @@ impl DataDir {
     /// other than its owner and presim's groups.
     pub fn open(path: &Path, accepts_others: bool) -> Result<Self, StoreError> {
         let wrong = |problem: String| StoreError::Open { path: path.to_owned(), problem };
-        let failed = |error: io::Error| wrong(error.to_string());
+        let failed = |error: io::Error| wrong(open_problem(&error));
         // Mode 0700, because the directory holds signed transactions and the approver's socket.
         if !path.try_exists().map_err(failed)? {
             fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed)?;

@@ -3,7 +3,7 @@
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use async_nats::{
-    Client, ConnectErrorKind, ConnectOptions, ServerAddr,
+    Client, ConnectErrorKind, ConnectOptions, Event, ServerAddr,
     jetstream::{
         Context,
         context::{ContextBuilder, CreateStreamError},
@@ -65,7 +65,8 @@ impl FleetLink {
             .name("presim")
             .request_timeout(Some(REQUEST_TIMEOUT))
             .connection_timeout(CONNECTION_TIMEOUT)
-            .reconnect_delay_callback(|_| RETRY_PAUSE);
+            .reconnect_delay_callback(|_| RETRY_PAUSE)
+            .event_callback(log_event);
         let mut addresses = Vec::new();
         for url in &servers.0 {
             // Not in the URL, so that no log of the connection contains them.
@@ -132,7 +133,8 @@ impl FleetLink {
             ..stream::Config::default()
         };
         let opened = self.open_or_create(stream).await;
-        opened.map_err(FleetError::of_nats("the stream of the fleet cannot be created (--publish-mb)"))?;
+        let refused = "the stream of the fleet cannot be created (--publish-mb, --publish-copies; the servers need JetStream: nats-server -js)";
+        opened.map_err(FleetError::of_nats(refused))?;
         for bucket in [Bucket::Facts, Bucket::Lease].map(|bucket| self.names.bucket(bucket)) {
             let opened = self.open_or_create(bucket_config(&bucket, copies)).await;
             opened.map_err(FleetError::of_nats("a bucket of the fleet cannot be created"))?;
@@ -174,6 +176,16 @@ impl FleetLink {
     }
 }
 
+/// Logs an event of the connection. Failed attempts to connect are logged as debug, because there are ten every second while
+/// the servers are away.
+async fn log_event(event: Event) {
+    match event {
+        Event::Disconnected => tracing::warn!("the connection to the NATS servers is lost: trying to connect again"),
+        Event::SlowConsumer(_) | Event::ServerError(_) => tracing::warn!(%event, "an event of the connection to NATS"),
+        _ => tracing::debug!(%event, "an event of the connection to NATS"),
+    }
+}
+
 /// Returns the names of the fleets that the servers have.
 ///
 /// # Errors
@@ -181,7 +193,8 @@ impl FleetLink {
 /// Returns [`FleetError::Nats`] if NATS does not answer.
 pub async fn fleets(jetstream: &Context) -> Result<Vec<String>, FleetError> {
     let names: Result<Vec<String>, _> = jetstream.stream_names().try_collect().await;
-    let names = names.map_err(FleetError::of_nats("the streams cannot be listed"))?;
+    let names = names
+        .map_err(FleetError::of_nats("the streams cannot be listed (the servers need JetStream: nats-server -js)"))?;
     Ok(names.iter().filter_map(|name| Some(name.strip_prefix("presim_")?.to_owned())).collect())
 }
 

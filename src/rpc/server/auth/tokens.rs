@@ -21,7 +21,7 @@ use crate::rpc::{
 };
 use crate::{
     objects,
-    secrets::{TOKEN_SYNTAX, is_bearer_token, is_open_to_others, warn_of_others},
+    secrets::{TOKEN_SYNTAX, is_bearer_token, is_open_to_others, open_problem, warn_of_others},
 };
 
 /// The clients that may use the node, and the clients that may use its wallet.
@@ -42,7 +42,7 @@ pub struct Access {
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
     /// The file cannot be read.
-    #[error("{file}: {cause}")]
+    #[error("{file}: {}", open_problem(cause))]
     Read { file: String, cause: io::Error },
     /// The file is not TOML, or not of the right shape. The line is not shown: there may be a token in it.
     #[error("{file}: {problem}: expected [[token]] tables with name, token and rate")]
@@ -86,7 +86,11 @@ impl Tokens {
         let TokenFile { token: entries } = objects::from_toml(&text)
             .map_err(|error| AccessError::Shape { file: file.clone(), problem: problem(&text, &error) })?;
         if entries.is_empty() {
-            return Err(AccessError::Token { file, problem: "no [[token]] in it: it would let nobody in".into() });
+            return Err(AccessError::Token {
+                file,
+                problem: "no [[token]] in it: expected at least one, because only clients with a token are served"
+                    .into(),
+            });
         }
         let tokens = Self { file, text, entries };
         let is_short = |entry: &&TokenEntry| entry.token.get_ref().len() < Self::SHORTEST;
