@@ -235,6 +235,15 @@ impl FromStr for ForkTime {
     }
 }
 
+impl fmt::Display for ForkTime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.time {
+            Some(time) => write!(f, "{}={time}", self.fork),
+            None => write!(f, "{}=never", self.fork),
+        }
+    }
+}
+
 /// A fork of a chain, and the time at which it becomes active.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ForkAt {
@@ -265,6 +274,25 @@ pub fn set_forks(config: &mut ChainConfig, forks: &[ForkTime]) -> Result<(), Cha
         fork.write(config, *time);
     }
     Ok(())
+}
+
+/// Returns the first fork whose time in `config` `forks` would change, with its new time and its present one.
+///
+/// # Errors
+///
+/// Returns [`ChainSpecError::OtherFamily`] if the chain's family does not have a fork, and [`ChainSpecError::Field`] if a field of
+/// `config` is malformed.
+pub fn first_changed(config: &ChainConfig, forks: &[ForkTime]) -> Result<Option<(ForkTime, ForkTime)>, ChainSpecError> {
+    let (mut before, mut after) = (config.clone(), config.clone());
+    set_forks(&mut after, forks)?;
+    for ForkTime { fork, .. } in forks {
+        let of = |config| fork.read(config).map(|time| ForkTime { fork: *fork, time });
+        let (old, new) = (of(&mut before)?, of(&mut after)?);
+        if old != new {
+            return Ok(Some((new, old)));
+        }
+    }
+    Ok(None)
 }
 
 /// Sets the forks of Ethereum that activate at a block to the blocks that `at` returns, except the DAO's and the merge.

@@ -31,7 +31,7 @@ pub use block::{
 pub use chains::AnnouncedForks;
 pub use deployment_proxy::{DEPLOYMENT_PROXY, DEPLOYMENT_PROXY_CODE, deployment_address, deployment_data};
 pub use family::Family;
-pub use forks::{ChainSpecError, ForkAt, ForkName, ForkTime, set_forks, set_newest_fork};
+pub use forks::{ChainSpecError, ForkAt, ForkName, ForkTime, first_changed, set_forks, set_newest_fork};
 pub use gas::{BlockGas, GasLeft};
 pub use genesis::genesis_block;
 pub use header::{Attributes, BlockTotals, gas_limit_towards};

@@ -89,7 +89,7 @@ pub fn follow(beginning: Beginning<'_>, servers: &Servers, runtime: &Runtime) ->
 async fn fetched(beginning: Beginning<'_>, link: &FleetLink) -> eyre::Result<Arc<Fetcher>> {
     let Beginning { config, codes, metrics, .. } = beginning;
     let upstream = match &config.live.upstream {
-        Some(endpoint) => Some(live::connect(endpoint, config, metrics).await?),
+        Some(endpoint) => Some(live::connect(endpoint, config, metrics)?),
         None => None,
     };
     let fleet = Arc::new(FleetState::new(link.clone(), codes.clone(), upstream.is_some()));

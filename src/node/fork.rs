@@ -43,7 +43,7 @@ pub async fn begin(
     let deadline = Instant::now() + live::START_TIMEOUT;
     tracing::info!("asking the upstream {endpoint} for the block to fork");
     reason.set(live::FIRST_ANSWER);
-    let upstream = live::connect(endpoint, config, metrics).await?;
+    let upstream = live::connect(endpoint, config, metrics)?;
     let asked = upstream.chain_id(deadline);
     let chain_id = live::report_while_waiting(&upstream, reason, asked).await.wrap_err_with(failed)?;
     let time = config.block_time();

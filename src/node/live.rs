@@ -112,7 +112,7 @@ pub async fn begin(
     let soon = || Instant::now() + 2 * live.timeout();
     tracing::info!("asking the upstream {endpoint} for its newest block");
     reason.set(FIRST_ANSWER);
-    let upstream = connect(endpoint, config, metrics).await?;
+    let upstream = connect(endpoint, config, metrics)?;
     let chain_id = report_while_waiting(&upstream, reason, upstream.chain_id(deadline)).await.wrap_err_with(failed)?;
     let spec = chain(config, &upstream, chain_id, soon()).await?.with_natives(&live.native);
     if live.flashblocks.is_some() && spec.family() != Family::OpStack {
@@ -226,8 +226,8 @@ fn gap(block_time: Duration) -> usize {
 }
 
 /// Connects to the upstream at `endpoint`.
-pub async fn connect(endpoint: &Endpoint, config: &Config, metrics: &Metrics) -> eyre::Result<Arc<Upstream>> {
-    Ok(Arc::new(Upstream::connect(client_config(endpoint, config), metrics).await?))
+pub fn connect(endpoint: &Endpoint, config: &Config, metrics: &Metrics) -> eyre::Result<Arc<Upstream>> {
+    Ok(Arc::new(Upstream::connect(client_config(endpoint, config), metrics)?))
 }
 
 /// Returns the settings of the client of the upstream at `endpoint`.

@@ -10,7 +10,9 @@ use serde::de::IgnoredAny;
 use tokio::sync::mpsc;
 
 use crate::{
-    chain::{BlockHashes, ChainSpec, LiftedRules, TradingWorld, genesis_block, set_forks, set_newest_fork},
+    chain::{
+        BlockHashes, ChainSpec, LiftedRules, TradingWorld, first_changed, genesis_block, set_forks, set_newest_fork,
+    },
     clock::{Clock, SystemClock},
     config::{Config, FeedName},
     engine::ConsoleOutput,
@@ -270,7 +272,7 @@ pub fn state_file(path: &Path) -> eyre::Result<StateFile> {
 ///
 /// Returns an error if the chain's `config` has forks that presim does not know.
 pub fn rules(config: &Config, identity: &ChainIdentity, timestamp: u64) -> eyre::Result<ChainSpec> {
-    let mut spec = ChainSpec::with_forks(identity.config.clone(), &config.fork, config.block_time())?;
+    let mut spec = ChainSpec::new(identity.config.clone(), config.block_time())?;
     let prescribed = spec.prescribed_block_time(timestamp);
     if let (FeedName::Static, None, Some(prescribed)) = (config.feed(), config.block_time, prescribed) {
         spec = spec.with_block_time(prescribed);
@@ -440,6 +442,11 @@ fn check_same(config: &Config, codes: &CodeCache, store: &Store, identity: &Chai
                 }
             }
         }
+    }
+    if let Some((given, stored)) = first_changed(&identity.config, &config.fork)? {
+        foreign(format!(
+            "it holds a chain with {stored}, and --fork {given} would change its blocks: leave it out, or {CURE}"
+        ))?;
     }
     if let Some(file) = &config.chain
         && identity.chain_file != Some(file_hash(file, "--chain")?)

@@ -168,12 +168,12 @@ impl Upstream {
     /// The round trip from which on an upstream is far away.
     const FAR: Duration = Duration::from_millis(20);
 
-    /// Connects to the upstream. Over HTTP, the first call connects.
+    /// Creates a client of the upstream at a URL or the path of a socket. The first call waits for the connection.
     ///
     /// # Errors
     ///
-    /// Returns [`UpstreamError::Connect`] if the URL cannot be used, or if a WebSocket or IPC connection fails.
-    pub async fn connect(config: UpstreamConfig, metrics: &Metrics) -> Result<Self, UpstreamError> {
+    /// Returns [`UpstreamError::Connect`] if the URL cannot be used.
+    pub fn connect(config: UpstreamConfig, metrics: &Metrics) -> Result<Self, UpstreamError> {
         let refuse = |problem: &str| UpstreamError::Connect(format!("{}: {problem}", shown_url(&config.url)));
         let kind = config.url.parse::<BuiltInConnectionString>().map_err(|error| refuse(&text_of(&error)))?;
         let address = match kind {
@@ -184,8 +184,7 @@ impl Upstream {
             BuiltInConnectionString::Ipc(path) => Address::Ipc(path),
             _ => Address::WebSocket(config.url.clone()),
         };
-        let socket = Socket::connect(address, config.timeout, config.max_response).await;
-        let socket = socket.map_err(|problem| refuse(&problem.to_string()))?;
+        let socket = Socket::open(address, config.timeout, config.max_response);
         Ok(Self::new(Transport::Socket(socket), config, metrics))
     }
 

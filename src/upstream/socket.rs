@@ -10,7 +10,7 @@ use std::{
 };
 
 use alloy_json_rpc::{Id, RequestPacket, Response, ResponsePacket, SerializedRequest, SubId};
-use alloy_transport::{TransportErrorKind, TransportResult};
+use alloy_transport::{TransportError, TransportErrorKind, TransportResult};
 use futures::future::{OptionFuture, try_join_all};
 use serde_json::value::RawValue;
 use tokio::{
@@ -60,10 +60,6 @@ impl WaitingRequest {
         (Self { request, answer, subscriber }, answered)
     }
 
-    fn reject(self, problem: &LinkError) {
-        self.answer(Err(TransportErrorKind::custom(problem.clone())));
-    }
-
     fn answer(self, answer: TransportResult<Answer>) {
         // The caller may not wait any more.
         let _ = self.answer.send(answer);
@@ -74,14 +70,10 @@ impl Socket {
     /// The most notifications of a subscription that wait to be received. Beyond them, notifications are dropped.
     const MAX_UNREAD_NOTIFICATIONS: usize = 16;
 
-    /// Opens a connection, and reopens it whenever it is lost. `timeout` is the time limit for opening a connection,
-    /// and the time in which an answer usually arrives. The message that is being read and the unused answers have at
-    /// most `max_bytes` together.
-    ///
-    /// # Errors
-    ///
-    /// Returns the cause if the first connection cannot be opened.
-    pub async fn connect(address: Address, timeout: Duration, max_bytes: usize) -> Result<Self, LinkError> {
+    /// Opens a connection in a task of its own, and reopens it whenever it is lost. Requests wait for the first attempt. `timeout` is
+    /// the time limit for opening a connection, and the time in which an answer usually arrives. The message that is
+    /// being read and the unused answers have at most `max_bytes` together.
+    pub fn open(address: Address, timeout: Duration, max_bytes: usize) -> Self {
         let max_message = max_bytes / 2;
         let settings = LinkSettings {
             connect_timeout: timeout,
@@ -90,17 +82,15 @@ impl Socket {
             min_pause: Duration::from_millis(250),
             max_message,
         };
-        let mut connector = Connector::new(address, settings);
-        let first = connector.connect().await?;
         let (requests, outgoing) = mpsc::unbounded_channel();
-        let connection = Arc::new(AtomicU64::new(1));
+        let connection = Arc::new(AtomicU64::new(0));
         let link =
             SocketLink { outgoing, answer_timeout: 2 * timeout, budget: AnswerBudget::new(max_bytes - max_message) };
-        tokio::spawn(link.stay_connected(connector, first, connection.clone()));
-        Ok(Self { requests, connection })
+        tokio::spawn(link.stay_connected(Connector::new(address, settings), connection.clone()));
+        Self { requests, connection }
     }
 
-    /// Returns the number of the newest connection, from 1.
+    /// Returns the number of the newest connection, from 1. Returns 0 before the first.
     pub fn connection(&self) -> u64 {
         self.connection.load(Relaxed)
     }
@@ -168,34 +158,53 @@ impl SocketLink {
     /// The most bytes of a notification. The header of a block has two thousand.
     const MAX_NOTIFICATION_BYTES: usize = 64 << 10;
 
-    /// Serves requests over `link`, and over the connections that follow it, until no sender is left.
-    async fn stay_connected(mut self, mut connector: Connector, mut link: Link, connection: Arc<AtomicU64>) {
+    /// Serves requests over one connection after the other, until no sender is left.
+    async fn stay_connected(mut self, mut connector: Connector, connection: Arc<AtomicU64>) {
+        let mut opened = connector.connect().await;
+        let mut was_lost = opened.is_err();
         loop {
-            let Some((mut problem, was_useful)) = self.serve(link).await else { return };
-            tracing::warn!(%problem, "the connection to the upstream is lost");
-            if was_useful {
-                connector.note_use();
-            }
-            link = loop {
-                match self.reject_meanwhile(&problem, connector.connect()).await {
-                    None => return,
-                    Some(Ok(opened)) => break opened,
-                    Some(Err(error)) => problem = error,
+            let problem = match opened {
+                Ok(link) => {
+                    connection.fetch_add(1, Relaxed);
+                    if was_lost {
+                        tracing::info!("connected to the upstream again");
+                    }
+                    let Some((problem, was_useful)) = self.serve(link).await else { return };
+                    tracing::warn!(%problem, "the connection to the upstream is lost");
+                    if was_useful {
+                        connector.note_use();
+                    }
+                    problem
                 }
+                Err(problem) => problem,
             };
-            tracing::info!("connected to the upstream again");
-            connection.fetch_add(1, Relaxed);
+            was_lost = true;
+            let failure = || match problem {
+                // A wrong URL or key, of which a start must tell at once.
+                LinkError::Status(400..=428 | 430..=499) if connection.load(Relaxed) == 0 => {
+                    TransportErrorKind::non_retryable(problem.clone())
+                }
+                _ => TransportErrorKind::custom(problem.clone()),
+            };
+            opened = match self.reject_meanwhile(failure, connector.connect()).await {
+                Some(opened) => opened,
+                None => return,
+            };
         }
     }
 
     /// Rejects requests until `done` is ready. Returns `None` if no sender is left.
-    async fn reject_meanwhile<T>(&mut self, problem: &LinkError, done: impl Future<Output = T>) -> Option<T> {
+    async fn reject_meanwhile<T>(
+        &mut self,
+        failure: impl Fn() -> TransportError,
+        done: impl Future<Output = T>,
+    ) -> Option<T> {
         let mut done = std::pin::pin!(done);
         loop {
             tokio::select! {
                 biased;
                 done = &mut done => return Some(done),
-                requests = self.outgoing.recv() => requests?.into_iter().for_each(|request| request.reject(problem)),
+                requests = self.outgoing.recv() => requests?.into_iter().for_each(|request| request.answer(Err(failure()))),
             }
         }
     }
@@ -272,7 +281,7 @@ impl SocketLink {
                 }
             }
         };
-        waiting.into_values().for_each(|request| request.reject(&problem));
+        waiting.into_values().for_each(|request| request.answer(Err(TransportErrorKind::custom(problem.clone()))));
         Some((problem, was_useful))
     }
 }

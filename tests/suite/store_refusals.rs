@@ -287,6 +287,15 @@ async fn a_store_of_another_chain_is_refused_with_what_to_do_and_left_as_it_is()
         &["--genesis", text(&later)],
         &["other forks", "give its own, or give another --data-dir"],
     );
+    let with_file: &[&str] = &["--genesis", &one];
+    for (made, fork, has) in [
+        (&[][..], "amsterdam=0", "amsterdam=never"),
+        (&["--fork", "amsterdam=0"], "amsterdam=4000000000", "amsterdam=0"),
+        (with_file, "osaka=never", "osaka=0"),
+    ] {
+        let given = [made, &["--fork", fork]].concat();
+        is_refused(made, &given, &[has, fork, "leave it out, or give another --data-dir"]);
+    }
 }
 
 /// The same genesis in another JSON layout is the same chain.

@@ -133,7 +133,7 @@ impl Forking {
     /// Connects to another node of the same chain.
     async fn connect(&self, url: String, deadline: Instant) -> Result<Arc<Upstream>, ForkError> {
         let config = UpstreamConfig { url, ..self.client.clone() };
-        let upstream = Arc::new(Upstream::connect(config, &self.metrics).await?);
+        let upstream = Arc::new(Upstream::connect(config, &self.metrics)?);
         let (ours, theirs) = (self.chain_id, upstream.chain_id(deadline).await?);
         if ours == theirs { Ok(upstream) } else { Err(ForkError::OtherChain { ours, theirs }) }
     }

@@ -7,8 +7,9 @@ use tokio_tungstenite::tungstenite::Message;
 
 use super::built::Built;
 use crate::{
-    process::{Presim, eventually, refusing_port},
+    process::{Presim, eventually, refusing_port, text},
     signals::Starting,
+    support::TestNode,
     upstream::{Fault, FlashblocksServer, SmallUpstream, UpstreamChain},
 };
 
@@ -16,10 +17,13 @@ use crate::{
 async fn a_node_whose_upstream_does_not_answer_says_so_and_stops_at_once() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let (silent, (_held, nobody)) = (silent.local_addr().unwrap().to_string(), refusing_port());
-    for (address, problem, name) in
-        [(&silent, "", "TERM"), (&silent, "no answer within", "INT"), (&nobody, "eth_chainId", "TERM")]
-    {
-        let presim = Starting::spawn(&["--upstream", &format!("http://{address}")]);
+    for (scheme, address, problem, name) in [
+        ("http", &silent, "", "TERM"),
+        ("http", &silent, "no answer within", "INT"),
+        ("http", &nobody, "eth_chainId", "TERM"),
+        ("ws", &nobody, "cannot connect", "TERM"),
+    ] {
+        let presim = Starting::spawn(&["--upstream", &format!("{scheme}://{address}")]);
         presim.waits_for("the node is starting: it waits for the upstream's first answer").await;
         presim.waits_for(problem).await;
         let (status, answer) = presim.ask("/", "eth_blockNumber").await;
@@ -48,6 +52,20 @@ async fn once_the_upstream_answers_requests_are_served_on_the_same_port() {
     .await;
     let (status, answer) = presim.ask("/", "eth_chainId").await;
     assert_eq!((status, &answer["result"]), (200, &json!("0x2105")), "{answer}");
+    presim.signal("TERM");
+    presim.ends_in_order();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_socket_that_is_not_there_yet_is_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("presim.ipc");
+    let presim = Starting::spawn(&["--upstream", text(&path)]);
+    presim.waits_for("No such file").await;
+    let _served = TestNode::start(&["--ipc", text(&path)]);
+    eventually("it serves", async || (presim.health().await?.0 == 200).then_some(())).await;
+    let (status, answer) = presim.ask("/", "eth_chainId").await;
+    assert_eq!((status, &answer["result"]), (200, &json!("0x7a69")), "{answer}");
     presim.signal("TERM");
     presim.ends_in_order();
 }
