@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import time
 from collections.abc import AsyncGenerator, Generator, Sequence
 from typing import Any
 
@@ -10,13 +12,14 @@ from presim.codec import decode, encode
 from presim.errors import BundleDropped, PresimError
 from presim.methods import Args, AsyncMethods, Methods
 from presim.params import BlockSelector, Payload, SearchPayload, WatchedBundle
-from presim.results import Dropped, SimulatedBlock, SimulatedBlocks
-from presim.watch import SearchAnswer, Update, update_of, watch
+from presim.results import Begun, Dropped, SimulatedBlock, SimulatedBlocks
+from presim.watch import FIRST_PAUSE, LONGEST_PAUSE, SearchAnswer, Update, is_transient, update_of, watch
 from web3 import AsyncHTTPProvider, AsyncWeb3, Web3, WebSocketProvider
 from web3.exceptions import Web3RPCError
 from web3.method import Method
 from web3.module import Module
 from web3.types import RPCEndpoint
+from websockets.exceptions import WebSocketException
 
 
 class Presim(Module, Methods):
@@ -25,6 +28,8 @@ class Presim(Module, Methods):
     w3: Web3
 
     def __init__(self, w3: Web3) -> None:
+        if not isinstance(w3, Web3):
+            raise TypeError(f"Presim() needs a Web3, not {type(w3).__name__}: for an AsyncWeb3 there is AsyncPresim()")
         super().__init__(w3)
 
     def _request(self, method: str, args: Args, result: Any) -> Any:
@@ -45,27 +50,36 @@ class Presim(Module, Methods):
     ) -> Generator[Update, None, None]:
         """Yields the news of bundles by polling (`presim_results`), each time after at most `wait_ms`.
 
-        If the node no longer has the watch, for example because it was restarted, the bundles are created again. An
-        error of the transport ends the iterator. To end the bundles, close the iterator.
+        If the node is not reached, it is asked again, after pauses that grow from 0.1 to 5 seconds. If it no longer has
+        the watch, for example because it was restarted, the bundles are created again. Only an error of the first
+        request, or one that a repetition cannot change, ends the iterator. To end the bundles, close the iterator.
         """
-        begun = self.create_watch(bundles, block)
-        position = begun.id
+        first = self.create_watch(bundles, block)
+        begun: Begun | None = first
+        position, is_first, pause = first.id, True, FIRST_PAUSE
         try:
             while True:
                 try:
+                    if begun is None:
+                        begun = self.create_watch(bundles, block)
+                        position, is_first = begun.id, True
                     changes = self.results(begun.watch, position, wait_ms)
-                except PresimError as error:
-                    if error.code != -32000:
+                except (OSError, WebSocketException, PresimError) as error:
+                    if not is_transient(error):
                         raise
-                    begun = self.create_watch(bundles, block)
-                    position = begun.id
+                    if isinstance(error, PresimError) and error.code == -32000:
+                        begun = None
+                    time.sleep(pause)
+                    pause = min(2 * pause, LONGEST_PAUSE)
                     continue
-                position = changes.id
-                yield update_of(changes, resumed=False)
+                position, pause = changes.id, FIRST_PAUSE
+                yield dataclasses.replace(update_of(changes, resumed=False), begun=is_first)
+                is_first = False
         finally:
             # The node ends the bundles by itself if it is not reached.
             with contextlib.suppress(Exception):
-                self.unwatch(begun.watch)
+                if begun is not None:
+                    self.unwatch(begun.watch)
 
 
 class AsyncPresim(Module, AsyncMethods):
@@ -75,6 +89,8 @@ class AsyncPresim(Module, AsyncMethods):
     w3: AsyncWeb3[Any]
 
     def __init__(self, w3: AsyncWeb3[Any]) -> None:
+        if not isinstance(w3, AsyncWeb3):
+            raise TypeError(f"AsyncPresim() needs an AsyncWeb3, not {type(w3).__name__}: for a Web3 there is Presim()")
         super().__init__(w3)
 
     async def _request(self, method: str, args: Args, result: Any) -> Any:
@@ -111,15 +127,20 @@ class AsyncPresim(Module, AsyncMethods):
     ) -> AsyncGenerator[SearchAnswer, None]:
         """Yields each new answer of a search, which runs again when a snapshot changes something that it has read.
 
-        With `above`, yields only answers whose objective is above it, and one without `found` when it no longer is.
-        Connections are handled as by `watch`.
+        With `above`, yields only answers whose objective is above it, and one without `found` when it no longer is, or
+        when the node was restarted and has no such answer yet. Connections are handled as by `watch`.
         """
         bundle: WatchedBundle = {"name": "search", "search": payload}
+        has_found = False
         if above is not None:
             bundle["only"] = {"above": above}
         async with contextlib.aclosing(self.watch([bundle], block)) as updates:
             async for update in updates:
+                if update.begun and has_found and not update.changed:
+                    has_found = False
+                    yield SearchAnswer(id=update.id, block_number=update.block_number)
                 for change in update.changed:
+                    has_found = change.result is not None
                     assert change.result is None or not isinstance(change.result, (list, Dropped))
                     yield SearchAnswer(
                         id=update.id if change.id is None else change.id,

@@ -18,17 +18,18 @@ def to_dataframe(results: Result | Sequence[Result]) -> pandas.DataFrame:
 
     A search has a row for each variant, with the varying values as `value_0` and `value_1`. Simulated blocks have a row
     for each call, with the indices `block` and `call`. Any other result is one row, or one row for each element of a
-    list. The fields of an object in a row become columns such as `head_number`; lists and maps stay as they are.
+    list. The fields of an object in a row become columns such as `head_number`. Bytes become hex. Lists and maps stay
+    as they are.
 
     Numbers stay exact: every column has the dtype `object`, because an amount in wei may exceed 64 bits. Convert a
     column before arithmetic in floating point, for example with `frame["objective"].astype(float)`.
 
-    Raises `ImportError` if pandas is not installed.
+    Raises `ImportError` if pandas is not installed, and `TypeError` for anything that is no result.
     """
     try:
         import pandas
     except ImportError as error:
-        raise ImportError("to_dataframe() needs pandas: pip install 'presim[pandas]'") from error
+        raise ImportError("to_dataframe() needs pandas: pip install pandas") from error
     rows = list(_rows(results))
     columns = list(dict.fromkeys(name for row in rows for name in row))
     return pandas.DataFrame(rows, columns=columns, dtype=object)
@@ -40,7 +41,7 @@ def _rows(results: Result | Sequence[Result]) -> Iterator[dict[str, Any]]:
     elif isinstance(results, Result):
         yield from _rows([results]) if isinstance(results, SimulatedBlock) else [_row(results)]
     else:
-        for index, one in enumerate(results):
+        for index, one in enumerate(results if isinstance(results, Sequence) else [results]):
             if isinstance(one, SimulatedBlock):
                 yield from ({"block": index, "call": at} | _row(call) for at, call in enumerate(one.calls))
             else:
@@ -48,6 +49,8 @@ def _rows(results: Result | Sequence[Result]) -> Iterator[dict[str, Any]]:
 
 
 def _row(result: Any, prefix: str = "") -> dict[str, Any]:
+    if not dataclasses.is_dataclass(result):
+        raise TypeError(f"to_dataframe() needs a result of the node or a list of results, not {type(result).__name__}")
     row: dict[str, Any] = {}
     for field in dataclasses.fields(result):
         value = getattr(result, field.name)
@@ -56,5 +59,5 @@ def _row(result: Any, prefix: str = "") -> dict[str, Any]:
         elif isinstance(value, Result):
             row |= _row(value, f"{prefix}{field.name}_")
         else:
-            row[prefix + field.name] = value
+            row[prefix + field.name] = "0x" + value.hex() if isinstance(value, bytes) else value
     return row

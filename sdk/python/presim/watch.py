@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import itertools
 import json
 from collections import deque
@@ -17,7 +18,7 @@ from presim.errors import PresimError
 from presim.params import BlockSelector, WatchedBundle
 from presim.results import Begun, BehindBundle, ChangedAnswer, Changes, Found, RunError
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 """Seconds before the first attempt to connect again, and the limit to which they double."""
@@ -50,6 +51,9 @@ class Update(Result):
     """Whether no further update of this snapshot follows, except late ones."""
     late: bool = False
     """Whether the update says something only about the bundles in its lists."""
+    begun: bool = False
+    """Whether the update is the first since the bundles were created: at the beginning, and again if the node no longer
+    had them. Answers from before are void, also those that are not repeated."""
     resumed: bool = False
     """Whether the update has the changes since the last complete snapshot, after the connection was lost."""
 
@@ -63,7 +67,8 @@ class SearchAnswer(Result):
     block_number: Quantity | None
     """The block being built on it."""
     found: Found | None = None
-    """The answer. None if the objective is no longer above the bound, or the search has failed."""
+    """The answer. None if the objective is no longer above the bound, if the search has failed, or if the node was
+    restarted."""
     error: RunError | None = None
     """The reason why the search has failed."""
 
@@ -124,7 +129,7 @@ async def watch(
         try:
             async with connect(url, **settings) as socket:
                 connection = Connection(socket)
-                update = None
+                update, is_first = None, False
                 if begun is not None:
                     try:
                         name = encode(begun.watch, HexBytes)
@@ -136,7 +141,7 @@ async def watch(
                 if update is None:
                     wire = [encode(bundles, Sequence[WatchedBundle]), encode(block, BlockSelector)]
                     begun = await connection.request("presim_watch", wire, Begun)
-                    position = begun.id
+                    position, is_first = begun.id, True
                 assert begun is not None
                 pause = FIRST_PAUSE
                 try:
@@ -144,23 +149,24 @@ async def watch(
                         update = update or await connection.notification(begun.watch)
                         if update.last:
                             position = update.id
-                        yield update
-                        update = None
+                        yield dataclasses.replace(update, begun=True) if is_first else update
+                        update, is_first = None, False
                 finally:
                     # Without effect if the connection is lost: then the node keeps the bundles for `presim_rewatch`.
                     with contextlib.suppress(ConnectionClosed, PresimError, asyncio.TimeoutError):
                         end = connection.request("presim_unwatch", [encode(begun.watch, HexBytes)], bool)
                         await asyncio.wait_for(end, END_TIMEOUT)
         except (OSError, ConnectionClosed, InvalidHandshake, PresimError) as error:
-            if begun is None or not _is_transient(error):
+            if begun is None or not is_transient(error):
                 raise
         await asyncio.sleep(pause)
         pause = min(2 * pause, LONGEST_PAUSE)
 
 
-def _is_transient(error: Exception) -> bool:
+def is_transient(error: Exception) -> bool:
+    """Whether a request that has failed may succeed later, with no change of the request."""
     if isinstance(error, PresimError):
         return error.code in TRANSIENT_CODES
-    if isinstance(error, InvalidStatus):
-        return error.response.status_code >= 500 or error.response.status_code in TRANSIENT_STATUSES
-    return True
+    # Of HTTP, and of the handshake of a WebSocket. A connection that was lost has none.
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    return status is None or status >= 500 or status in TRANSIENT_STATUSES

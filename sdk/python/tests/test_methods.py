@@ -209,9 +209,22 @@ def test_data_frames(presim: Presim) -> None:
     assert to_dataframe(blocks[1])["call"].tolist() == [0]
     assert presim.snapshot().to_dataframe()["head_number"][0] >= 0
     assert to_dataframe(presim.status().contracts)["name"][0] == "WETH"
+    # Bytes are hex, so that a file has them as the node does.
+    head = presim.snapshot().head
+    assert to_dataframe([head])["hash"][0] == "0x" + head.hash.hex()
+    for wrong in [{"a": 1}, None, "text", [1]]:
+        with pytest.raises(TypeError, match="needs a result"):
+            to_dataframe(wrong)  # type: ignore[arg-type]
 
 
 def test_data_frame_without_pandas(presim: Presim, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(ImportError, match=r"needs pandas: pip install 'presim\[pandas\]'"):
+    with pytest.raises(ImportError, match="needs pandas: pip install pandas"):
         presim.search(SEARCH).to_dataframe()
+
+
+def test_client_of_the_other_kind_is_named(url: str) -> None:
+    with pytest.raises(TypeError, match=r"needs a Web3, not AsyncWeb3: .*AsyncPresim"):
+        Presim(AsyncWeb3(AsyncHTTPProvider(url)))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"needs an AsyncWeb3, not Web3: .*Presim"):
+        AsyncPresim(Web3(Web3.HTTPProvider(url)))  # type: ignore[arg-type]

@@ -2,12 +2,15 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
+import requests
 from presim import AsyncPresim, Presim, PresimError, Update
 from presim.params import SearchPayload, WatchedBundle
-from web3 import AsyncHTTPProvider, AsyncWeb3, Web3
+from web3 import AsyncHTTPProvider, AsyncWeb3, HTTPProvider, Web3
+from web3.types import RPCEndpoint, RPCResponse
 from websockets.exceptions import InvalidStatus
 
 from tests import world
@@ -100,30 +103,37 @@ def test_watch_is_created_again_on_a_node_that_does_not_know_it() -> None:
             world.proxy(first) as proxy,
             contextlib.aclosing(client(proxy.url).watch([BALANCE])) as updates,
         ):
-            assert await balance(updates) == (5, False)
+            assert (await anext(updates)).begun and not (await anext(updates)).begun
             proxy.cut()
             proxy.target = second
             await proxy.open()
-            assert await balance(updates) == (0, False)
-            assert standing(second) == 1
+            has_begun = False
+            async for update in updates:
+                has_begun = has_begun or update.begun
+                if has_begun and update.changed:
+                    result = update.changed[0].result
+                    assert isinstance(result, list) and result[0].calls[0].return_data == bytes(32)
+                    break
+            assert (has_begun, standing(second)) == (True, 1)
 
     with world.node("--traffic", "0") as first, world.node("--traffic", "0") as second:
         world.transfer(first, 5)
         asyncio.run(main(first, second))
 
 
-def test_search_is_repeated_and_bounded() -> None:
-    # Of 1 to 3 ALPHA, the most BETA that nobody can have for it.
-    search: SearchPayload = {
-        "blockStateCalls": [
-            {"calls": [{"from": ACCOUNT.address, "to": ROUTER, "gas": 500_000, "data": swap(0, [ALPHA, BETA], NOBODY)}]}
-        ],
-        "vary": [{"path": "blocks[0].calls[0].data", "word": 0, "values": [ETHER, 2 * ETHER, 3 * ETHER]}],
-        "objective": {"account": NOBODY, "token": BETA},
-    }
+# Of 1 to 3 ALPHA, the most BETA that nobody can have for it.
+SEARCH: SearchPayload = {
+    "blockStateCalls": [
+        {"calls": [{"from": ACCOUNT.address, "to": ROUTER, "gas": 500_000, "data": swap(0, [ALPHA, BETA], NOBODY)}]}
+    ],
+    "vary": [{"path": "blocks[0].calls[0].data", "word": 0, "values": [ETHER, 2 * ETHER, 3 * ETHER]}],
+    "objective": {"account": NOBODY, "token": BETA},
+}
 
+
+def test_search_is_repeated_and_bounded() -> None:
     async def main(url: str) -> None:
-        async with contextlib.aclosing(client(url).watch_search(search, above=2 * ETHER)) as answers:
+        async with contextlib.aclosing(client(url).watch_search(SEARCH, above=2 * ETHER)) as answers:
             first = await anext(answers)
             assert first.found is not None and first.error is None
             assert (first.found.best[0].values, first.found.runs) == ([3 * ETHER], 3)
@@ -135,6 +145,25 @@ def test_search_is_repeated_and_bounded() -> None:
 
     with world.node("--traffic", "0") as url:
         asyncio.run(main(url))
+
+
+def test_answer_of_a_search_is_void_on_a_node_that_does_not_know_it() -> None:
+    async def main(first: str, second: str) -> None:
+        async with (
+            world.proxy(first) as proxy,
+            contextlib.aclosing(client(proxy.url).watch_search(SEARCH, above=2 * ETHER)) as answers,
+        ):
+            assert (await anext(answers)).found is not None
+            proxy.cut()
+            proxy.target = second
+            await proxy.open()
+            void = await anext(answers)
+            assert (void.found, void.error) == (None, None)
+
+    with world.node("--traffic", "0") as first, world.node("--traffic", "0") as second:
+        # On this node the account has no ALPHA, so the objective is not above the bound.
+        world.transfer(second, 100_000 * ETHER)
+        asyncio.run(main(first, second))
 
 
 def test_first_error_is_raised(url: str) -> None:
@@ -163,3 +192,50 @@ def test_polled_watch_reports_changes_and_ends() -> None:
         assert isinstance(result, list) and result[0].calls[0].return_data == (5).to_bytes(32, "big")
         updates.close()
         assert standing(url) == 0
+
+
+class FailingProvider(HTTPProvider):
+    """A provider whose next requests fail with the errors."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.errors: list[Exception] = []
+
+    def make_request(self, method: RPCEndpoint, params: Any) -> RPCResponse:
+        if self.errors:
+            raise self.errors.pop(0)
+        return super().make_request(method, params)
+
+
+def polled_balance(updates: Iterator[Update]) -> tuple[int, bool]:
+    """Returns the next balance that the watch reports, and whether the bundles were created before it."""
+    has_begun = False
+    for update in updates:
+        has_begun = has_begun or update.begun
+        for change in update.changed:
+            assert isinstance(change.result, list)
+            return int.from_bytes(change.result[0].calls[0].return_data or b"", "big"), has_begun
+    raise AssertionError("the watch has ended")
+
+
+def http_error(status: int) -> requests.HTTPError:
+    response = requests.Response()
+    response.status_code = status
+    return requests.HTTPError(response=response)
+
+
+def test_polled_watch_survives_failures_and_a_node_that_does_not_know_it() -> None:
+    with world.node("--traffic", "0") as first, world.node("--traffic", "0") as second:
+        world.transfer(first, 5)
+        provider = FailingProvider(first)
+        updates = Presim(Web3(provider)).watch([BALANCE], wait_ms=100)
+        assert polled_balance(updates) == (5, True)
+        provider.errors = [requests.ConnectionError("refused"), http_error(503)]
+        world.transfer(first, 5)
+        assert polled_balance(updates) == (10, False) and not provider.errors
+        provider.endpoint_uri = Web3.HTTPProvider(second).endpoint_uri
+        assert polled_balance(updates) == (0, True) and standing(second) == 1
+        provider.errors = [http_error(401)]
+        with pytest.raises(requests.HTTPError):
+            next(updates)
+        assert standing(second) == 0
