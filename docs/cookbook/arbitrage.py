@@ -11,7 +11,7 @@ from eth_account import Account
 from presim import AsyncPresim
 from presim.params import SearchPayload, WatchedBundle
 from presim.results import Found
-from web3 import AsyncWeb3, Web3, WebSocketProvider
+from web3 import AsyncHTTPProvider, AsyncWeb3, Web3
 from web3.types import RPCEndpoint
 
 URL = sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8545"
@@ -42,35 +42,36 @@ def search(name: str, path: list[str]) -> WatchedBundle:
 
 
 async def main() -> None:
-    async with AsyncWeb3(WebSocketProvider(URL.replace("http", "ws"))) as w3:
-        presim, sent = AsyncPresim(w3), ""
-        async with aclosing(presim.watch([search(*cycle) for cycle in CYCLES.items()])) as updates:
-            async for update in updates:
-                outcome = await presim.outcome(sent) if sent else None
-                if outcome and outcome.status == "mined":
-                    return print(f"mined in block {outcome.block_number}")
-                if outcome and outcome.status == "dropped":
-                    print(f"dropped: {outcome.reason}")
-                    sent = ""
-                for change in update.changed:
-                    if sent or update.block_number is None or not isinstance(change.result, Found):
-                        continue
-                    [amount], gain = change.result.best[0].values, change.result.best[0].objective or 0
-                    print(
-                        f"block {update.block_number}, {change.name}: {amount / 1e18:.3f} ALPHA gain {gain / 1e18:.3f}"
-                    )
-                    nonce = await w3.eth.get_transaction_count(ACCOUNT.address, "pending")
-                    fees = {"maxFeePerGas": 2 * (update.base_fee_per_gas or 0), "maxPriorityFeePerGas": 0}
-                    transaction = {"to": ROUTER, "gas": 500_000, "chainId": 31337, "nonce": nonce, **fees}
-                    # The bundle reverts, and is not mined, if the cycle gains less by then.
-                    data = swap(amount, amount + gain, CYCLES[change.name])
-                    raw = ACCOUNT.sign_transaction({**transaction, "data": data}).raw_transaction
-                    bundle = {"txs": [raw.to_0x_hex()], "blockNumber": hex(update.block_number)}
-                    answer = await w3.provider.make_request(RPCEndpoint("eth_sendBundle"), [bundle])
-                    if "error" in answer:
-                        print(f"rejected: {answer['error']}")
-                    else:
-                        sent = answer["result"]["bundleHash"]
+    w3 = AsyncWeb3(AsyncHTTPProvider(URL))
+    presim, sent = AsyncPresim(w3), ""
+    async with aclosing(presim.watch([search(*cycle) for cycle in CYCLES.items()])) as updates:
+        async for update in updates:
+            outcome = await presim.outcome(sent) if sent else None
+            if outcome and outcome.status == "mined":
+                print(f"mined in block {outcome.block_number}")
+                break
+            if outcome and outcome.status == "dropped":
+                print(f"dropped: {outcome.reason}")
+            if outcome is None or outcome.status == "dropped":
+                sent = ""  # A node that was restarted does not know the bundle.
+            for change in update.changed:
+                if sent or update.block_number is None or not isinstance(change.result, Found):
+                    continue
+                [amount], gain = change.result.best[0].values, change.result.best[0].objective or 0
+                print(f"block {update.block_number}, {change.name}: {amount / 1e18:.3f} ALPHA gain {gain / 1e18:.3f}")
+                nonce = await w3.eth.get_transaction_count(ACCOUNT.address, "pending")
+                fees = {"maxFeePerGas": 2 * (update.base_fee_per_gas or 0), "maxPriorityFeePerGas": 0}
+                transaction = {"to": ROUTER, "gas": 500_000, "chainId": 31337, "nonce": nonce, **fees}
+                # The bundle reverts, and is not mined, if the cycle gains less by then.
+                data = swap(amount, amount + gain, CYCLES[change.name])
+                raw = ACCOUNT.sign_transaction({**transaction, "data": data}).raw_transaction
+                bundle = {"txs": [raw.to_0x_hex()], "blockNumber": hex(update.block_number)}
+                answer = await w3.provider.make_request(RPCEndpoint("eth_sendBundle"), [bundle])
+                if "error" in answer:
+                    print(f"rejected: {answer['error']}")
+                else:
+                    sent = answer["result"]["bundleHash"]
+    await w3.provider.disconnect()
 
 
 asyncio.run(main())

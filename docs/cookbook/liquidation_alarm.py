@@ -14,7 +14,7 @@ from contextlib import aclosing
 from presim import AsyncPresim
 from presim.params import SearchPayload, WatchedBundle
 from presim.results import Found
-from web3 import AsyncWeb3, Web3, WebSocketProvider
+from web3 import AsyncHTTPProvider, AsyncWeb3, Web3
 
 URL = sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8545"
 LIQUIDATOR = "0x23618e81E3f5cdF7f54C3d65f7FBc0aBf5B21E8f"
@@ -45,21 +45,20 @@ def liquidation(owed: str, debt: int, collateral: str) -> SearchPayload:
 
 
 async def main() -> None:
-    async with AsyncWeb3(WebSocketProvider(URL.replace("http", "ws"))) as w3:
-        presim, bundles = AsyncPresim(w3), list[WatchedBundle]()
-        for name, position in POSITIONS.items():
-            # For the example, each position has half a per cent more than its debt buys at the moment.
-            has = ((await presim.search(liquidation(*position))).best[0].objective or 0) * 1005 // 1000
-            bundles.append({"name": name, "search": liquidation(*position), "only": {"above": has}})
-            print(f"{name} owes {position[1] / 1e18:.4f} and has {has / 1e18:.4f}")
-        async with aclosing(presim.watch(bundles)) as updates:
-            async for update in updates:
-                for change in update.changed:
-                    if isinstance(change.result, Found):
-                        buys = change.result.best[0].objective or 0
-                        return print(
-                            f"block {update.block_number}: ALARM, {change.name}: the debt buys {buys / 1e18:.4f}"
-                        )
+    w3 = AsyncWeb3(AsyncHTTPProvider(URL))
+    presim, bundles = AsyncPresim(w3), list[WatchedBundle]()
+    for name, position in POSITIONS.items():
+        # For the example, each position has half a per cent more than its debt buys at the moment.
+        has = ((await presim.search(liquidation(*position))).best[0].objective or 0) * 1005 // 1000
+        bundles.append({"name": name, "search": liquidation(*position), "only": {"above": has}})
+        print(f"{name} owes {position[1] / 1e18:.4f} and has {has / 1e18:.4f}")
+    await w3.provider.disconnect()
+    async with aclosing(presim.watch(bundles)) as updates:
+        async for update in updates:
+            for change in update.changed:
+                if isinstance(change.result, Found):
+                    buys = change.result.best[0].objective or 0
+                    return print(f"block {update.block_number}: ALARM, {change.name}: the debt buys {buys / 1e18:.4f}")
 
 
 asyncio.run(main())

@@ -14,7 +14,7 @@ import {
 } from 'viem'
 import { presimClient } from 'presim'
 
-const client = presimClient({ transport: http('http://127.0.0.1:8545/standard') })
+const client = presimClient({ transport: http(process.argv[2] ?? 'http://127.0.0.1:8545/standard') })
 const account = '0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266'
 const [WETH, ALPHA] = [
   '0x5FbDB2315678afecb367f032d93F642f64180aa3',

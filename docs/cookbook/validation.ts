@@ -6,7 +6,7 @@
 import { type Address, type Hex, encodeFunctionData, http, parseAbi } from 'viem'
 import { presimClient } from 'presim'
 
-const client = presimClient({ transport: http('http://127.0.0.1:8545/standard') })
+const client = presimClient({ transport: http(process.argv[2] ?? 'http://127.0.0.1:8545/standard') })
 const ENTRY_POINT = '0x0000000071727De22E5E9d8BAf0edAc6f37da032'
 const ACCOUNT = '0x00000000000000000000000000000000000a11ce'
 const ALPHA = '0x9fE46736679d2D9a65F0992F2272dE9f3c7fa6e0'

@@ -41,6 +41,17 @@ def test_watch_prints_the_reserves_of_each_change() -> None:
     assert len(reserves) == 3 and all(len(one) == 128 for one in reserves)
 
 
+def test_each_sub_block_is_a_row_of_a_file(tmp_path: Path) -> None:
+    pytest.importorskip("pandas")
+    with node() as url:
+        subprocess.run([sys.executable, "-c", program(3, url)], check=True, cwd=tmp_path)
+    header, *rows = (tmp_path / "results.csv").read_text().splitlines()
+    assert header == "snapshot,status,gas_used,return_data" and len(rows) == 20
+    snapshots = [int(row.split(",")[0], 16) for row in rows]
+    assert snapshots == sorted(set(snapshots))
+    assert all(row.split(",")[1] == "1" and len(row.split(",")[3]) == 2 + 3 * 64 for row in rows)
+
+
 def test_plot_of_a_search(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     example, picture = Path(__file__).parent.parent / "examples" / "search_to_plot.py", tmp_path / "search.png"
