@@ -43,9 +43,11 @@ def test_watch_prints_the_reserves_of_each_change() -> None:
 
 def test_each_sub_block_is_a_row_of_a_file(tmp_path: Path) -> None:
     pytest.importorskip("pandas")
+    file = tmp_path / "results.csv"
     with node() as url:
-        subprocess.run([sys.executable, "-c", program(3, url)], check=True, cwd=tmp_path)
-    header, *rows = (tmp_path / "results.csv").read_text().splitlines()
+        text = program(3, url).replace('"results.csv"', repr(str(file)))
+        subprocess.run([sys.executable, "-c", text], check=True)
+    header, *rows = file.read_text().splitlines()
     assert header == "snapshot,status,gas_used,return_data" and len(rows) == 20
     snapshots = [int(row.split(",")[0], 16) for row in rows]
     assert snapshots == sorted(set(snapshots))

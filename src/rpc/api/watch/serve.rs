@@ -174,7 +174,7 @@ impl Serve for End {
 fn find(watches: &Watches, id: WatchId, request: &Request) -> Result<Arc<Watch>> {
     let client = request.caller.client.name();
     watches.list.get(id).filter(|watch| watch.owner.as_deref() == client).ok_or_else(|| {
-        RpcError::new(-32000, format!("params[0]: {id}: no such watch: it was taken back, or its time is over"))
+        RpcError::new(-32000, format!("params[0]: {id}: no such watch: it ended or expired, or the node restarted"))
     })
 }
 
