@@ -172,7 +172,10 @@ def _blocks(result: SimulatedBlocks) -> list[SimulatedBlock]:
 def _socket(provider: Any) -> tuple[str, dict[str, Any]]:
     """Returns the URL of the node's WebSocket, and the settings of a connection to it."""
     if isinstance(provider, WebSocketProvider):
-        return str(provider.endpoint_uri), {"max_size": None, **provider.websocket_kwargs}
+        settings = {"max_size": None, **provider.websocket_kwargs}
+        if "extra_headers" in settings:  # The name in web3.py 7, which uses the legacy API of websockets.
+            settings["additional_headers"] = settings.pop("extra_headers")
+        return str(provider.endpoint_uri), settings
     if isinstance(provider, AsyncHTTPProvider):
         given = dict(provider.get_request_kwargs()).get("headers", {})
         headers = {name: value for name, value in given.items() if name.lower() not in ("content-type", "user-agent")}

@@ -54,6 +54,18 @@ def test_each_sub_block_is_a_row_of_a_file(tmp_path: Path) -> None:
     assert all(row.split(",")[1] == "1" and len(row.split(",")[3]) == 2 + 3 * 64 for row in rows)
 
 
+def test_token_is_sent(tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens.toml"
+    tokens.write_text('[[token]]\nname = "a"\ntoken = "0123456789abcdef0123456789abcdef"\nrate = 1000\n')
+    tokens.chmod(0o600)
+    with node("--token-file", str(tokens)) as url:
+        text = program(4, url)
+        right = text.replace("TOKEN", "0123456789abcdef0123456789abcdef")
+        assert int(subprocess.run([sys.executable, "-c", right], check=True, capture_output=True, text=True).stdout) > 0
+        wrong = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True)
+        assert wrong.returncode == 1 and "401 Client Error" in wrong.stderr
+
+
 def test_plot_of_a_search(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     example, picture = Path(__file__).parent.parent / "examples" / "search_to_plot.py", tmp_path / "search.png"

@@ -3,13 +3,14 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
 from presim import AsyncPresim, Presim, PresimError, Update
 from presim.params import SearchPayload, WatchedBundle
-from web3 import AsyncHTTPProvider, AsyncWeb3, HTTPProvider, Web3
+from web3 import AsyncHTTPProvider, AsyncWeb3, HTTPProvider, Web3, WebSocketProvider
 from web3.types import RPCEndpoint, RPCResponse
 from websockets.exceptions import InvalidStatus
 
@@ -129,6 +130,23 @@ SEARCH: SearchPayload = {
     "vary": [{"path": "blocks[0].calls[0].data", "word": 0, "values": [ETHER, 2 * ETHER, 3 * ETHER]}],
     "objective": {"account": NOBODY, "token": BETA},
 }
+
+
+@pytest.mark.parametrize("name", ["additional_headers", "extra_headers"])
+def test_watch_sends_the_headers_of_a_websocket(tmp_path: Path, name: str) -> None:
+    token = "0123456789abcdef0123456789abcdef"
+    tokens = tmp_path / "tokens.toml"
+    tokens.write_text(f'[[token]]\nname = "a"\ntoken = "{token}"\nrate = 1000\n')
+    tokens.chmod(0o600)
+
+    async def main(url: str) -> None:
+        headers = {"Authorization": f"Bearer {token}"}
+        provider = WebSocketProvider(url.replace("http", "ws"), websocket_kwargs={name: headers})
+        async with contextlib.aclosing(AsyncPresim(AsyncWeb3(provider)).watch([BALANCE])) as updates:
+            assert await balance(updates) == (0, False)
+
+    with world.node("--traffic", "0", "--token-file", str(tokens)) as url:
+        asyncio.run(main(url))
 
 
 def test_search_is_repeated_and_bounded() -> None:
