@@ -415,6 +415,9 @@ impl Config {
     /// prints it.
     pub fn load(args: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
         let (config, _, mut command) = Self::read(Self::command(), args)?;
+        if let Some(problem) = misspelt_variable(&command) {
+            return Err(command.error(ErrorKind::UnknownArgument, problem));
+        }
         config.check(&mut command)?;
         Ok(config)
     }
@@ -548,6 +551,9 @@ fn parse_address(text: &str) -> Result<SocketAddr, String> {
     }
 }
 
+/// The beginning of the names of variables that are settings.
+const PREFIX: &str = "PRESIM_";
+
 /// Parses a log filter. A misspelt level, which would count as the name of a module, is rejected, because it would log
 /// nothing.
 fn parse_log(text: &str) -> Result<String, String> {
@@ -589,6 +595,17 @@ fn parse_history(text: &str) -> Result<u64, String> {
         Ok(blocks) if blocks > 0 => Ok(blocks),
         _ => Err("expected a number of blocks of at least 1, or `all`".to_owned()),
     }
+}
+
+/// Describes a variable of the environment whose name is nearly a setting's. Other ones may be meant for other programs.
+fn misspelt_variable(command: &clap::Command) -> Option<String> {
+    let known: Vec<&str> = command.get_arguments().filter_map(|arg| arg.get_env()?.to_str()).collect();
+    std::env::vars_os().filter(|(_, value)| !value.is_empty()).find_map(|(name, _)| {
+        let name = name.to_str()?;
+        let word = name.strip_prefix(PREFIX).filter(|_| !known.contains(&name))?;
+        let meant = nearest(word, known.iter().filter_map(|known| known.strip_prefix(PREFIX)))?;
+        Some(format!("the variable {name} is no setting: did you mean {PREFIX}{meant}? Rename it, or unset it"))
+    })
 }
 
 /// Returns the file of `--config`, or of its variable: needed before the rest can be read.

@@ -673,3 +673,13 @@ fn no_error_shows_the_secret_of_a_url() {
         assert!(told.contains(expected), "{words:?} {value}: {expected} is not in: {told}");
     }
 }
+
+#[test]
+fn a_misspelt_variable_is_refused_and_one_of_another_program_is_not() {
+    let listen = ["--listen", "127.0.0.1:0"];
+    let (code, told) = refusal(&listen, &[("PRESIM_UPSTREM", "http://127.0.0.1:1")]);
+    assert!(code == Some(2) && told.contains("PRESIM_UPSTREM ") && told.contains("PRESIM_UPSTREAM?"), "{told}");
+    // Of a service in Kubernetes.
+    let service = [("PRESIM_SERVICE_HOST", "10.0.0.1"), ("PRESIM_PORT_8545_TCP", "tcp://10.0.0.1:8545")];
+    assert!(Presim::start_with(&listen, &service).banner.contains("curl "));
+}

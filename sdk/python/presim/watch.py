@@ -20,7 +20,7 @@ from presim.results import Begun, BehindBundle, ChangedAnswer, Changes, Found, R
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 1.0
 """Seconds before the first attempt to connect again, and the limit to which they double."""
 
 END_TIMEOUT = 5.0
