@@ -7,7 +7,8 @@ use std::{
     task::{Context, Poll},
 };
 
-use futures::{Stream, stream};
+use futures::{Stream, StreamExt, stream};
+use tokio::sync::watch;
 
 use super::requests::Snapshot;
 use crate::ledger::Snapshots;
@@ -16,14 +17,14 @@ use crate::ledger::Snapshots;
 ///
 /// It yields the newest snapshot whenever one was published after the last that it has yielded. A slow consumer misses the
 /// snapshots between, and nothing waits for it: no code of the consumer runs on the threads of the node. The stream ends
-/// with the node.
+/// with the node, and may be polled after its end.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// use futures::StreamExt;
 ///
 /// let node = presim::Node::start(presim::Config::default()).await?;
-/// let mut watch = node.watch();
+/// let mut watch: presim::Watch = node.watch();
 /// let first = watch.next().await.ok_or("the node has stopped")?;
 /// let second = watch.next().await.ok_or("the node has stopped")?;
 /// assert!(first.id() < second.id());
@@ -36,11 +37,16 @@ impl Watch {
         let mut changes = snapshots.changes();
         changes.mark_changed();
         let snapshots: Weak<Snapshots> = Arc::downgrade(snapshots);
-        Self(Box::pin(stream::unfold((changes, snapshots), async |(mut changes, snapshots)| {
+        // The receiver also wakes on changes of metadata, and on a snapshot that was loaded at the wake before.
+        let next = async |(mut changes, snapshots, last): (watch::Receiver<_>, Weak<Snapshots>, _)| loop {
             changes.changed().await.ok()?;
-            let newest = Snapshot(snapshots.upgrade()?.settled());
-            Some((newest, (changes, snapshots)))
-        })))
+            let newest = snapshots.upgrade()?.settled();
+            let id = Some(newest.id);
+            if id != last {
+                return Some((Snapshot(newest), (changes, snapshots, id)));
+            }
+        };
+        Self(Box::pin(stream::unfold((changes, snapshots, None), next).fuse()))
     }
 }
 
@@ -55,5 +61,41 @@ impl Stream for Watch {
 impl fmt::Debug for Watch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Watch").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use futures::FutureExt;
+
+    use super::*;
+    use crate::{
+        chain::{BlockHashes, ChainSpec, genesis_block},
+        ledger::{FeedState, Retention, Snapshot as LedgerSnapshot},
+        source::devnet::world::dev_genesis,
+        state::{CodeCache, LocalWorld},
+    };
+
+    #[test]
+    fn a_snapshot_is_yielded_once_and_the_end_again_and_again() {
+        let genesis = dev_genesis(&[], 0);
+        let spec = ChainSpec::new(genesis.config.clone(), Duration::from_secs(1)).expect("its rules");
+        let world = LocalWorld::of_genesis(&genesis, &CodeCache::new(1 << 20));
+        let block = genesis_block(&genesis, &spec, world.state_root());
+        let first = LedgerSnapshot::at_head(world, Arc::new(block), BlockHashes::default());
+        let retention = Retention { blocks: 1, snapshots: 1, history: 1, history_bytes: u64::MAX };
+        let snapshots = Arc::new(Snapshots::new(first, FeedState::Static, retention));
+
+        let mut watch = Watch::new(&snapshots);
+        let yielded = watch.next().now_or_never().flatten().expect("the newest");
+        assert_eq!(yielded.id(), snapshots.newest().id.0);
+        snapshots.update(|chain| chain.show_feed(FeedState::live(Duration::from_secs(1))));
+        assert!(watch.next().now_or_never().is_none(), "the state of the feed is no snapshot");
+        drop(snapshots);
+        for _ in 0..2 {
+            assert!(matches!(watch.next().now_or_never(), Some(None)));
+        }
     }
 }
