@@ -18,7 +18,7 @@ use crate::{
     engine::ConsoleOutput,
     fleet::Membership,
     ledger::{FeedState, Record, Snapshot, SnapshotId, Snapshots, epoch},
-    objects,
+    objects::{self, ObjectsOnly},
     publish::{
         Change, Sink,
         journal::{ChainIdentity, Journal},
@@ -524,7 +524,7 @@ fn funded(signers: &[PrivateKeySigner], at: &Snapshot) -> Vec<PrivateKeySigner> 
 }
 
 /// Parses a genesis in geth's format. Fields that geth requires must be there; alloy fills in the others.
-fn parse_genesis(text: &[u8]) -> serde_json::Result<Genesis> {
+fn parse_genesis(text: &[u8]) -> eyre::Result<Genesis> {
     #[derive(serde::Deserialize)]
     #[serde(rename_all = "camelCase")]
     #[expect(dead_code, reason = "only whether the fields are there is of interest")]
@@ -535,7 +535,9 @@ fn parse_genesis(text: &[u8]) -> serde_json::Result<Genesis> {
         difficulty: IgnoredAny,
     }
     objects::from_slice::<Required>(text)?;
-    objects::from_slice(text)
+    // The error names the field.
+    let mut json = serde_json::Deserializer::from_slice(text);
+    Ok(serde_path_to_error::deserialize(ObjectsOnly(&mut json))?)
 }
 
 /// Background transactions in each sub-block.
