@@ -44,8 +44,12 @@ impl Config {
 
     /// Returns the settings of a node whose chain begins with this genesis file in geth's format.
     ///
+    /// The chain grows as the devnet does, and the accounts of the test mnemonic that have ether in it send transactions.
+    /// With `traffic` 0, its blocks have only the transactions that are sent to the node; with `feed` `static`, it does not
+    /// grow.
+    ///
     /// ```
-    /// let config = presim::Config::genesis("genesis.json").with("feed", "static");
+    /// let config = presim::Config::genesis("genesis.json").with("traffic", 0);
     /// ```
     #[must_use]
     pub fn genesis(file: impl AsRef<Path>) -> Self {
@@ -96,8 +100,8 @@ impl Config {
         self.with("deadline-ms", time.as_millis())
     }
 
-    /// Sets the flag with this name, without the dashes before it, to a value. A name that is set again gets the later value,
-    /// or, if it is one that may be repeated, both.
+    /// Sets the flag with this name, without the dashes before it, to a value. A flag without a value is set by `true`. A name
+    /// that is set again gets the later value, or, if it is one that may be repeated, both.
     ///
     /// ```
     /// let config = presim::Config::following("http://127.0.0.1:8545").with("verify-proofs", true).with("keep-blocks", 64);
@@ -126,8 +130,17 @@ impl Config {
         });
         let args = std::iter::once("presim".to_owned()).chain(flags).map(OsString::from);
         let refused = |error: clap::Error| {
-            let text = shown::printable(&without_secrets(&error.render().to_string())).to_string();
-            StartError::Setting(text.trim_start_matches("error: ").trim_end().to_owned())
+            if !error.use_stderr() {
+                return StartError::Setting(
+                    "--help and --version are commands, not settings: leave them out".to_owned(),
+                );
+            }
+            let text = without_secrets(&error.render().to_string());
+            // The advice of a command line follows.
+            let ends = ["\n\nUsage:", "\n\nFor more information"].map(|advice| text.find(advice).unwrap_or(text.len()));
+            let lines = text[..ends[0].min(ends[1])].lines().map(str::trim).filter(|line| !line.is_empty());
+            let text = lines.collect::<Vec<_>>().join("; ");
+            StartError::Setting(shown::printable(text.trim_start_matches("error: ")))
         };
         let (mut settings, _, mut command) = Settings::read(command, args).map_err(refused)?;
         settings.check(&mut command).map_err(refused)?;
