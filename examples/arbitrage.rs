@@ -49,7 +49,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut watch = node.watch();
     while let Some(snapshot) = watch.next().await {
         for search in &searches {
-            let outcome = node.search(search).await?;
+            let outcome = node.search_on(&snapshot, search).await?;
             let Some(best) = outcome.best.first() else { continue };
             if let VariantEnd::Ran { objective, succeeded: true, .. } = best.end
                 && objective > wrapped

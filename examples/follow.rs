@@ -22,8 +22,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("chain {}", node.chain_id());
     let mut snapshots = node.watch().take(5);
     while let Some(snapshot) = snapshots.next().await {
-        // What the node does not know yet it fetches, from the block of its newest snapshot.
-        let balance = node.account(account).await?.balance;
+        // What the node does not know yet it fetches, from the block of the snapshot.
+        let balance = node.account_on(&snapshot, account).await?.balance;
         let (number, age) = (snapshot.header().number, snapshot.age());
         println!("block {number}, {} ms old: {} ether", age.as_millis(), format_ether(balance));
     }

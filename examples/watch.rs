@@ -26,7 +26,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let mut snapshots = node.watch().take(10);
     while let Some(snapshot) = snapshots.next().await {
-        let output = node.call(&quote).await?;
+        let output = node.call_on(&snapshot, &quote).await?;
         assert_eq!(output.outcome, CallOutcome::Success);
         let amounts = getAmountsOutCall::abi_decode_returns(&output.data)?;
         let (number, index) = (snapshot.header().number, snapshot.index());

@@ -25,14 +25,31 @@
 //! # Ok(()) }
 //! ```
 //!
+//! presim is not on crates.io. A program depends on a checkout, and on the crates of alloy whose types it uses:
+//!
+//! ```toml
+//! [dependencies]
+//! presim = { path = "../presim" }
+//! alloy-primitives = "1.5"
+//! # For headers and signed transactions.
+//! alloy-consensus = "2"
+//! futures = "0.3"
+//! tokio = { version = "1", features = ["macros", "rt-multi-thread"] }
+//! ```
+//!
+//! A copy of presim's `Cargo.lock`, made before the first build, gives the program the versions that presim is tested with.
+//! In a build without optimisation the EVM is slow, unless the program's `Cargo.toml` has the `[profile.dev.package.*]`
+//! sections of presim's.
+//!
 //! What a node can be asked:
 //!
 //! | you want to | use |
 //! |---|---|
 //! | read the newest block context, an account or a slot | [`Node::snapshot`], [`Node::account`], [`Node::storage`] |
-//! | run one call, or a bundle of calls in blocks | [`Node::call`], [`Node::simulate`], [`Node::simulate_on`] |
+//! | run one call, or a bundle of calls in blocks | [`Node::call`], [`Node::simulate`] |
 //! | find the best amount, or other values, of a bundle | [`Node::search`] with a [`Search`] |
 //! | act on each snapshot | [`Node::watch`], a [`Stream`](futures::Stream) |
+//! | have several answers of one state | the methods that end in `_on`, such as [`Node::simulate_on`] |
 //! | give the sub-blocks yourself | [`Node::start_fed`] and its [`Feeder`] |
 //!
 //! The types of bundles and results are in [`simulation`]. `examples/` has a program for each row. Until 1.0, a minor

@@ -15,13 +15,14 @@ use super::{
     watch::Watch,
 };
 use crate::{
-    config::FeedName,
+    config::{Config as Settings, FeedName},
     engine::{CallOutcome, CallRequest, Engine, Simulated, Simulation, SimulationError},
     ledger::Snapshot as LedgerSnapshot,
     node::{self, NodeInfo, StartError},
     rpc::{Backend, dialect::PRESIM},
     scheduler::{ClientShare, LaneName, RunTarget, TaskName},
     search::{BegunSearch, RunRate, SearchOutcome, Searcher},
+    source::given::GivenSubBlock,
 };
 
 /// A running node inside of this program.
@@ -52,6 +53,8 @@ pub struct Node {
     inner: Option<node::Node>,
     /// The program as the scheduler sees it: one client among the clients of the network.
     share: Arc<ClientShare>,
+    /// The maximum number of variants of a search.
+    max_search_runs: usize,
 }
 
 /// The target of a short run: the calling thread for some hundreds of microseconds, then a worker.
@@ -99,8 +102,7 @@ impl Node {
                 return Err(StartError::Setting(text));
             }
             let (sender, given) = mpsc::channel(WAITING);
-            let inner = node::Node::start_given(settings, Some(given))?;
-            Ok((Self { inner: Some(inner), share: ClientShare::new() }, Feeder(sender)))
+            Ok((Self::begin(settings, Some(given))?, Feeder(sender)))
         })
         .await
     }
@@ -117,8 +119,13 @@ impl Node {
     /// # Ok::<_, presim::StartError>(())
     /// ```
     pub fn start_blocking(config: Config) -> Result<Self, StartError> {
-        let inner = node::Node::start(config.settings()?)?;
-        Ok(Self { inner: Some(inner), share: ClientShare::new() })
+        Self::begin(config.settings()?, None)
+    }
+
+    fn begin(settings: Settings, given: Option<mpsc::Receiver<GivenSubBlock>>) -> Result<Self, StartError> {
+        let max_search_runs = settings.max_search_runs;
+        let inner = node::Node::start_given(settings, given)?;
+        Ok(Self { inner: Some(inner), share: ClientShare::new(), max_search_runs })
     }
 
     /// Stops the node: lets requests under way end (for at most 5 s), commits everything that was acknowledged, and returns when all its
@@ -152,6 +159,15 @@ impl Node {
     }
 
     /// Returns the address on which it listens, if it does.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let config = presim::Config::default().listen(([127, 0, 0, 1], 0).into());
+    /// let node = presim::Node::start(config).await?;
+    /// // With port 0, the system has chosen a port.
+    /// println!("http://{}", node.listens_on().ok_or("it listens")?);
+    /// # Ok(node.stop().await) }
+    /// ```
     #[must_use]
     pub fn listens_on(&self) -> Option<std::net::SocketAddr> {
         self.info().listen
@@ -165,6 +181,12 @@ impl Node {
     }
 
     /// Returns its metrics in Prometheus' text format.
+    ///
+    /// ```
+    /// let node = presim::Node::start_blocking(presim::Config::default())?;
+    /// assert!(node.metrics().contains("# TYPE presim_"));
+    /// # Ok::<_, presim::StartError>(())
+    /// ```
     #[must_use]
     pub fn metrics(&self) -> String {
         self.inner().metrics().render()
@@ -195,16 +217,29 @@ impl Node {
     /// let node = presim::Node::start(presim::Config::default()).await?;
     /// let (_, weth) = node.contracts()[0];
     /// let symbol = Call::to(weth).with_data([0x95, 0xd8, 0x9b, 0x41]);
-    /// let output = node.call(&CallRequest { call: symbol, ..CallRequest::default() }).await?;
+    /// let output: presim::CallOutput = node.call(&CallRequest { call: symbol, ..CallRequest::default() }).await?;
     /// assert!(output.data.windows(4).any(|bytes| bytes == b"WETH"));
     /// # Ok(node.stop().await) }
     /// ```
     pub async fn call(&self, request: &CallRequest) -> Result<CallOutput, Error> {
+        self.call_from(None, request).await
+    }
+
+    /// Runs a call on a snapshot of this node.
+    ///
+    /// # Errors
+    ///
+    /// Returns an [`Error`] as [`call`](Self::call) does.
+    pub async fn call_on(&self, snapshot: &Snapshot, request: &CallRequest) -> Result<CallOutput, Error> {
+        self.call_from(Some(snapshot), request).await
+    }
+
+    async fn call_from(&self, snapshot: Option<&Snapshot>, request: &CallRequest) -> Result<CallOutput, Error> {
         let request = request.clone();
         let work = move |_: &Backend, engine: &mut Engine<'_>, snapshot: &Arc<LedgerSnapshot>| {
             engine.call(snapshot.header(), &request)
         };
-        let ran = self.run(None, &"a call", LOOK_UP, work).await?;
+        let ran = self.run(snapshot, &"a call", LOOK_UP, work).await?;
         Ok(CallOutput {
             outcome: match &ran {
                 ExecutionResult::Success { .. } => CallOutcome::Success,
@@ -226,7 +261,7 @@ impl Node {
         self.simulate_from(None, simulation).await
     }
 
-    /// Simulates a bundle on a snapshot.
+    /// Simulates a bundle on a snapshot of this node.
     ///
     /// # Errors
     ///
@@ -250,17 +285,30 @@ impl Node {
     ///
     /// # Errors
     ///
-    /// Returns an [`Error`] if the search varies something that its bundle does not have, if what all variants begin with is
-    /// refused, or if it did not run.
+    /// Returns an [`Error`] if the search varies something that its bundle does not have, if its values are not in order or
+    /// more than the setting `max-search-runs`, if what all variants begin with is refused, or if it did not run.
     pub async fn search(&self, search: &Search) -> Result<SearchOutcome, Error> {
-        search.check()?;
+        self.search_from(None, search).await
+    }
+
+    /// Searches on a snapshot of this node.
+    ///
+    /// # Errors
+    ///
+    /// Returns an [`Error`] as [`search`](Self::search) does.
+    pub async fn search_on(&self, snapshot: &Snapshot, search: &Search) -> Result<SearchOutcome, Error> {
+        self.search_from(Some(snapshot), search).await
+    }
+
+    async fn search_from(&self, snapshot: Option<&Snapshot>, search: &Search) -> Result<SearchOutcome, Error> {
+        search.check(self.max_search_runs)?;
         let search = Arc::new(search.0.clone());
         let work = move |_: &Backend, engine: &mut Engine<'_>, snapshot: &Arc<LedgerSnapshot>| {
             BegunSearch::begin(engine, snapshot, &search).map(Arc::new)
         };
         let runner = self.inner().runner();
         let (arrived, ticket) = (Instant::now(), runner.host.executor.ticket(&self.share));
-        let begun = self.run(None, &"a search", ON_WORKER, work).await?;
+        let begun = self.run(snapshot, &"a search", ON_WORKER, work).await?;
         // As for a client's search, a fifth of the time is left for the outputs.
         let stops = arrived + ticket.deadline().saturating_duration_since(arrived).mul_f64(0.8);
         let searcher = Searcher {
@@ -281,14 +329,41 @@ impl Node {
     /// # Errors
     ///
     /// Returns an [`Error`] if the account could not be fetched from the upstream.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use alloy_primitives::{U256, address};
+    /// use presim::{Account, Config, Node};
+    ///
+    /// let node = Node::start(Config::default()).await?;
+    /// let alice = address!("f39Fd6e51aad88F6F4ce6aB8827279cffFb92266");
+    /// let Account { balance, nonce, code } = node.account(alice).await?;
+    /// println!("{balance} wei, nonce {nonce}, {} bytes of code", code.len());
+    /// let slot = node.storage(alice, U256::ZERO).await?;
+    /// assert!(code.is_empty() && slot.is_zero());
+    /// # Ok(node.stop().await) }
+    /// ```
     pub async fn account(&self, address: Address) -> Result<Account, Error> {
+        self.account_from(None, address).await
+    }
+
+    /// Returns an account on a snapshot of this node.
+    ///
+    /// # Errors
+    ///
+    /// Returns an [`Error`] as [`account`](Self::account) does.
+    pub async fn account_on(&self, snapshot: &Snapshot, address: Address) -> Result<Account, Error> {
+        self.account_from(Some(snapshot), address).await
+    }
+
+    async fn account_from(&self, snapshot: Option<&Snapshot>, address: Address) -> Result<Account, Error> {
         let work = move |_: &Backend, engine: &mut Engine<'_>, _: &Arc<LedgerSnapshot>| {
             let Ok(info) = engine.overlay.basic(address);
             let info = info.unwrap_or_default();
             let code = info.code.map(|code| code.original_bytes()).unwrap_or_default();
             Ok(Account { balance: info.balance, nonce: info.nonce, code })
         };
-        self.run(None, &"an account", LOOK_UP, work).await
+        self.run(snapshot, &"an account", LOOK_UP, work).await
     }
 
     /// Returns the value of a storage slot on the newest snapshot.
@@ -297,11 +372,40 @@ impl Node {
     ///
     /// Returns an [`Error`] if the slot could not be fetched from the upstream.
     pub async fn storage(&self, address: Address, slot: U256) -> Result<B256, Error> {
+        self.storage_from(None, address, slot).await
+    }
+
+    /// Returns the value of a storage slot on a snapshot of this node.
+    ///
+    /// # Errors
+    ///
+    /// Returns an [`Error`] as [`storage`](Self::storage) does.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use alloy_primitives::U256;
+    /// use presim::{Config, Node, simulation::CallRequest};
+    ///
+    /// let node = Node::start(Config::default()).await?;
+    /// let (_, weth) = node.contracts()[0];
+    /// let snapshot = node.snapshot();
+    /// // All three are of one state, even if the chain has grown in between.
+    /// let balance = node.account_on(&snapshot, weth).await?.balance;
+    /// let slot = node.storage_on(&snapshot, weth, U256::ZERO).await?;
+    /// let output = node.call_on(&snapshot, &CallRequest::default()).await?;
+    /// println!("block {}: {balance} {slot} {:?}", snapshot.header().number, output.outcome);
+    /// # Ok(node.stop().await) }
+    /// ```
+    pub async fn storage_on(&self, snapshot: &Snapshot, address: Address, slot: U256) -> Result<B256, Error> {
+        self.storage_from(Some(snapshot), address, slot).await
+    }
+
+    async fn storage_from(&self, snapshot: Option<&Snapshot>, address: Address, slot: U256) -> Result<B256, Error> {
         let work = move |_: &Backend, engine: &mut Engine<'_>, _: &Arc<LedgerSnapshot>| {
             let Ok(value) = engine.overlay.storage(address, slot);
             Ok(value.into())
         };
-        self.run(None, &"a slot", LOOK_UP, work).await
+        self.run(snapshot, &"a slot", LOOK_UP, work).await
     }
 
     async fn run<T: Send + 'static>(

@@ -8,7 +8,7 @@ use alloy_primitives::{B256, Bytes, Log, U256};
 use crate::{
     engine::{
         Aim, BundleSearch, CallIndex, CallOutcome, Objective, SearchedValues, SimCall, Simulation, SimulationError,
-        VariedPart, VariedTarget,
+        StorageOverride, VariedPart, VariedTarget,
     },
     ledger::Snapshot as LedgerSnapshot,
 };
@@ -18,8 +18,10 @@ use crate::{
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let node = presim::Node::start(presim::Config::default()).await?;
-/// let snapshot = node.snapshot();
-/// println!("block {}, {} transactions so far", snapshot.header().number, snapshot.transactions());
+/// let snapshot: presim::Snapshot = node.snapshot();
+/// println!("snapshot {:#x}, {} ms old", snapshot.id(), snapshot.age().as_millis());
+/// println!("block {}.{}, {} transactions so far", snapshot.header().number, snapshot.index(), snapshot.transactions());
+/// assert_eq!(snapshot.sealed().0 + 1, snapshot.header().number);
 /// # Ok(node.stop().await) }
 /// ```
 #[derive(Clone, Debug)]
@@ -65,6 +67,7 @@ impl Snapshot {
 
 /// The result of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CallOutput {
     /// The way in which the call ended.
     pub outcome: CallOutcome,
@@ -89,6 +92,8 @@ pub struct Account {
 
 /// A search for the values of a bundle that optimise an objective.
 ///
+/// [`BundleSearch`] has what the methods lack: two fields that vary, given values, and a minimum.
+///
 /// ```
 /// use presim::{Search, simulation::{Call, Objective, SimBlock, Simulation}};
 /// use alloy_primitives::{Address, U256};
@@ -97,6 +102,8 @@ pub struct Account {
 /// let bundle = Simulation::of([SimBlock::of([call])]);
 /// let search = Search::new(bundle, Objective::Ether(Address::repeat_byte(1)))
 ///     .maximize_value(0, 0, U256::from(1), U256::from(10).pow(U256::from(18)), U256::from(1_000))
+///     // 2 gwei for each unit of gas.
+///     .gas_price(U256::from(2_000_000_000))
 ///     .top(3);
 /// ```
 #[derive(Clone, Debug)]
@@ -156,12 +163,12 @@ impl Search {
 }
 
 impl Search {
-    /// Checks that the search varies parts that its bundle has.
+    /// Checks that the search varies parts that its bundle has, and that it has at most `max_runs` variants.
     ///
     /// # Errors
     ///
-    /// Returns [`SimulationError::Params`], which names the part.
-    pub(super) fn check(&self) -> Result<(), SimulationError> {
+    /// Returns [`SimulationError::Params`], which names the part or the values.
+    pub(super) fn check(&self, max_runs: usize) -> Result<(), SimulationError> {
         let BundleSearch { simulation, targets, values, .. } = &self.0;
         let refuse = |text: String| Err(SimulationError::Params(text));
         let lists = match values {
@@ -194,13 +201,31 @@ impl Search {
                         (Some(SimCall::Unsigned(_)), _) => {}
                     }
                 }
-                VariedTarget::Slot { block, address, .. } => {
-                    let overrides = simulation.blocks.get(block).map(|block| &block.state);
-                    if !overrides.is_some_and(|state| state.iter().any(|(account, _)| *account == address)) {
+                VariedTarget::Slot { block, address, slot } => {
+                    let state = simulation.blocks.get(block).map_or(&[][..], |block| &block.state);
+                    let Some((_, account)) = state.iter().find(|(account, _)| *account == address) else {
                         return refuse(format!("blocks[{block}]: no state override of {address}"));
+                    };
+                    let has_slot = match &account.storage {
+                        StorageOverride::Keep => false,
+                        StorageOverride::Replace(slots) | StorageOverride::Diff(slots) => {
+                            slots.iter().any(|(key, _)| *key == slot)
+                        }
+                    };
+                    if !has_slot {
+                        return refuse(format!(
+                            "blocks[{block}]: the state override of {address} has no slot {slot:#x}"
+                        ));
                     }
                 }
             }
+        }
+        values.check().or_else(refuse)?;
+        let runs = values.most();
+        if runs > max_runs {
+            return refuse(format!(
+                "the search has up to {runs} variants: expected at most {max_runs}, the setting max-search-runs"
+            ));
         }
         Ok(())
     }

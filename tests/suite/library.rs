@@ -8,8 +8,9 @@ use futures::{FutureExt, StreamExt};
 use presim::{
     Config, Error, Node, Search, StartError,
     simulation::{
-        AccountOverride, Call, CallOutcome, CallRequest, Objective, SimBlock, SimCall, Simulation, SimulationError,
-        StorageOverride, VariantEnd,
+        AccountOverride, Aim, BundleSearch, Call, CallIndex, CallOutcome, CallRequest, Objective, SearchedValues,
+        SimBlock, SimCall, Simulation, SimulationError, StorageOverride, ValueList, VariantEnd, VariedPart,
+        VariedTarget,
     },
     testing::source::devnet::world::dev_signers,
 };
@@ -145,7 +146,38 @@ async fn a_search_finds_the_best_value() {
     assert_eq!((objective, succeeded), (I256::try_from(2_500).unwrap(), true));
     assert!(outcome.shown.is_some_and(|shown| shown.blocks[0].calls[0].outcome == CallOutcome::Success));
 
+    let of_values = |values| {
+        Search::from(BundleSearch {
+            simulation: bundle.clone(),
+            shows: false,
+            targets: vec![VariedTarget::Call(CallIndex { block: 0, call: 0 }, VariedPart::Value)],
+            values,
+            aim: Aim::GasUsed,
+            least: None,
+            top: 1,
+        })
+    };
+    let listed = |list| of_values(SearchedValues::Each(vec![list]));
+    let (one, two) = (U256::from(1), U256::from(2));
+    let slot = VariedTarget::Slot { block: 0, address: SINK, slot: one };
+    let of_slot = Search::from(BundleSearch {
+        simulation: bundle.clone(),
+        shows: false,
+        targets: vec![slot],
+        values: SearchedValues::Each(vec![ValueList::Listed(vec![one])]),
+        aim: Aim::GasUsed,
+        least: None,
+        top: 1,
+    });
     let nowhere = [
+        (of_slot, "has no slot 0x1"),
+        (of_values(SearchedValues::Maximize { from: two, to: one, tolerance: one }), "from 2 to 1"),
+        (of_values(SearchedValues::Maximize { from: one, to: two, tolerance: U256::ZERO }), "the tolerance is 0"),
+        (listed(ValueList::Listed(Vec::new())), "a list has no values"),
+        (listed(ValueList::Steps { from: one, step: U256::MAX, count: 2 }), "at most 256 bits"),
+        (listed(ValueList::Linear { from: two, to: one, count: 2 }), "from 2 to 1"),
+        (listed(ValueList::Geometric { from: one, to: two, count: 1 }), "expected a count from 2"),
+        (listed(ValueList::Steps { from: one, step: one, count: 10_001 }), "expected at most 10000"),
         (of_word(1), "blocks[0].calls[0].data: word 1: the data has 36 bytes"),
         (of_word(usize::MAX), "the data has 36 bytes"),
         (Search::new(bundle.clone(), Objective::Ether(taker)), "a search varies one or two parts"),
@@ -177,6 +209,29 @@ async fn a_watch_yields_each_newest_snapshot_and_ends_with_the_node() {
     assert!(watch.next().now_or_never().is_none(), "nothing is new");
     // A snapshot never changes.
     assert_eq!(first.sealed().0 + 1, first.header().number);
+    let (signer, chain) = (alice(), node.chain_id());
+    let nonce = node.account(signer.address()).await.expect("it is known").nonce;
+    feeder.push([payment(&signer, chain, nonce)], false).await.expect("it is published");
+    let balance = async |snapshot| node.account_on(snapshot, SINK).await.expect("it is known").balance;
+    assert_eq!((balance(&first).await, balance(&node.snapshot()).await), (U256::ZERO, U256::from(1)));
+    // The receiver of the payment returns its balance: SELFBALANCE, MSTORE(0), RETURN(0, 32).
+    let code = Some(Bytes::from_static(&[0x47, 0x5f, 0x52, 0x60, 32, 0x5f, 0xf3]));
+    let state = vec![(SINK, AccountOverride { code, ..AccountOverride::default() })];
+    let request = CallRequest { call: Call::to(SINK), state, ..CallRequest::default() };
+    let output = node.call_on(&first, &request).await.expect("it runs");
+    assert_eq!(U256::from_be_slice(&output.data), U256::ZERO);
+    assert_eq!(U256::from_be_slice(&node.call(&request).await.expect("it runs").data), U256::from(1));
+    // The objective does not grow by more than what the sender has.
+    let pay = Simulation::of([SimBlock::of([Call::to(alice().address()).with_from(SINK)])]);
+    let search = Search::new(pay, Objective::Ether(signer.address())).maximize_value(
+        0,
+        0,
+        U256::ZERO,
+        U256::from(1),
+        U256::from(1),
+    );
+    let best = async |snapshot| node.search_on(snapshot, &search).await.expect("it runs").best[0].values[0];
+    assert_eq!((best(&first).await, best(&node.snapshot()).await), (U256::ZERO, U256::from(1)));
     node.stop().await;
     assert!(watch.next().await.is_none());
     assert!(feeder.push([], false).await.is_err_and(|error| error.to_string() == "the node is stopping"));
@@ -233,6 +288,7 @@ async fn given_sub_blocks_are_the_whole_chain_and_survive_a_restart() {
 async fn settings_are_checked_when_the_node_starts() {
     let refused = [
         (Config::default().with("nonsense", 1), "--nonsense"),
+        (Config::default().with("help", true), "not settings"),
         (Config::default().workers(0), "--workers"),
         (Config::default().with("deadline-ms", "soon"), "--deadline-ms"),
         (Config::default().with("chain", "blocks.rlp"), "--chain needs --genesis"),
@@ -241,7 +297,8 @@ async fn settings_are_checked_when_the_node_starts() {
     ];
     for (config, named) in refused {
         let error = Node::start(config).await.map(drop).expect_err("it is refused");
-        assert!(matches!(&error, StartError::Setting(text) if text.contains(named)), "{named}: {error:?}");
+        let StartError::Setting(text) = &error else { panic!("{named}: {error:?}") };
+        assert!(text.contains(named) && !text.contains("--help'"), "{named}: {text}");
     }
     let error = Node::start(Config::genesis("no-such-genesis.json")).await.map(drop).expect_err("there is no file");
     assert!(matches!(&error, StartError::Chain(text) if text.contains("no-such-genesis.json")), "{error:?}");

@@ -59,7 +59,7 @@ pub enum ValueList {
 impl SearchedValues {
     /// Returns the values of the variants that run first, one per target: all, or the starting points of a search for
     /// a maximum.
-    pub fn first(&self) -> Vec<Vec<U256>> {
+    pub(crate) fn first(&self) -> Vec<Vec<U256>> {
         match self {
             Self::Maximize { from, to, .. } => {
                 geometric(*from, *to, POINTS).into_iter().map(|value| vec![value]).collect()
@@ -73,7 +73,7 @@ impl SearchedValues {
     }
 
     /// Returns the maximum number of variants that run.
-    pub fn most(&self) -> usize {
+    pub(crate) fn most(&self) -> usize {
         match self {
             Self::Each(lists) => lists.iter().fold(1, |most, list| most.saturating_mul(list.most())),
             Self::Maximize { from, to, tolerance } => {
@@ -84,6 +84,24 @@ impl SearchedValues {
                 }
                 most
             }
+        }
+    }
+
+    /// Checks that the values are in order, and that there is at least one.
+    ///
+    /// # Errors
+    ///
+    /// Returns a text that names the values.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        match self {
+            Self::Maximize { from, to, .. } if from > to => {
+                Err(format!("the search is from {from} to {to}: expected an end that is not below its start"))
+            }
+            Self::Maximize { tolerance, .. } if tolerance.is_zero() => {
+                Err("the tolerance is 0: expected a number from 1".to_owned())
+            }
+            Self::Maximize { .. } => Ok(()),
+            Self::Each(lists) => lists.iter().try_for_each(ValueList::check),
         }
     }
 
@@ -102,10 +120,30 @@ impl SearchedValues {
 
 impl ValueList {
     /// Returns the maximum number of values.
-    pub fn most(&self) -> usize {
+    fn most(&self) -> usize {
         match self {
             Self::Listed(values) => values.len(),
             Self::Steps { count, .. } | Self::Linear { count, .. } | Self::Geometric { count, .. } => *count,
+        }
+    }
+
+    fn check(&self) -> Result<(), String> {
+        match self {
+            Self::Listed(values) if values.is_empty() => Err("a list has no values: expected one or more".to_owned()),
+            Self::Steps { count: 0, .. } => Err("a list has no values: expected a count from 1".to_owned()),
+            Self::Steps { from, step, count } => {
+                let last = step.checked_mul(U256::from(*count - 1)).and_then(|width| from.checked_add(width));
+                last.map(drop).ok_or_else(|| {
+                    format!("{count} values from {from} in steps of {step}: expected a last value of at most 256 bits")
+                })
+            }
+            Self::Linear { from, to, .. } | Self::Geometric { from, to, .. } if from > to => {
+                Err(format!("the values are from {from} to {to}: expected an end that is not below its start"))
+            }
+            Self::Linear { from, to, count } | Self::Geometric { from, to, count } if *count < 2 => {
+                Err(format!("{count} values from {from} to {to}: expected a count from 2"))
+            }
+            Self::Listed(_) | Self::Linear { .. } | Self::Geometric { .. } => Ok(()),
         }
     }
 
