@@ -11,6 +11,7 @@ use crate::{meter::Stopped, state::Overlay};
 
 /// The reason why a request cannot be simulated. Balances and fees are in wei, times in seconds, sizes and traces in bytes.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum SimulationError {
     /// -38010: the call's nonce is below the sender's.
     #[error("nonce too low: address {address}, tx: {tx} state: {state}")]

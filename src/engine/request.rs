@@ -90,6 +90,22 @@ impl Call {
 }
 
 /// The price that a call offers for a unit of gas, in wei.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use alloy_primitives::address;
+/// use presim::{Config, Error, Node, simulation::{Call, CallFees, SimBlock, Simulation}};
+///
+/// let node = Node::start(Config::default()).await?;
+/// let from = address!("f39Fd6e51aad88F6F4ce6aB8827279cffFb92266");
+/// let fees = CallFees::Market { max_fee: Some(1), max_priority: None };
+/// let call = Call { fees, ..Call::to(from).with_from(from).with_gas(21_000) };
+/// // With `validation`, a call pays for its gas as on the chain. One wei is less than the base fee.
+/// let bundle = Simulation { validation: true, ..Simulation::of([SimBlock::of([call])]) };
+/// let Err(Error::Simulation(error)) = node.simulate(&bundle).await else { return Err("the call is refused".into()) };
+/// assert_eq!(error.code(), -38012);
+/// # Ok(node.stop().await) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallFees {
     /// A single price, as before EIP-1559.
@@ -123,7 +139,7 @@ impl CallFees {
     }
 
     /// Returns whether the call offers nothing for its gas.
-    pub const fn is_free(&self) -> bool {
+    pub(super) const fn is_free(&self) -> bool {
         match self {
             Self::GasPrice(price) => *price == 0,
             Self::Market { max_fee, max_priority } => {
@@ -196,7 +212,7 @@ pub struct BlockOverrides {
 impl BlockOverrides {
     /// Fills absent values from `others`, number, time and slot only if `first`, because later blocks follow from the
     /// first.
-    pub fn or(self, others: &Self, first: bool) -> Self {
+    pub(crate) fn or(self, others: &Self, first: bool) -> Self {
         let (number, time, slot) =
             if first { (others.number, others.time, others.slot_number) } else { (None, None, None) };
         Self {
@@ -249,7 +265,7 @@ bitflags! {
         const STATE_DIFF = 1 << 7;
         /// The accounts and slots that each call accesses.
         const ACCESS_LIST = 1 << 8;
-        /// The values that the run reads of its snapshot.
+        /// The values that the run reads of its snapshot. Only JSON-RPC returns them.
         const READ_SET = 1 << 9;
         /// The net changes of accounts' assets in each block.
         const ASSETS = 1 << 10;
@@ -331,18 +347,34 @@ impl Simulation {
     }
 
     /// Returns the number of calls in all blocks.
-    pub fn calls(&self) -> usize {
+    pub(crate) fn calls(&self) -> usize {
         self.blocks.iter().map(|block| block.calls.len()).sum()
     }
 }
 
 /// The required ends of a bundle's calls. A call that is not named must succeed.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use alloy_primitives::{Address, U256, address};
+/// use presim::{Config, Node, simulation::{Call, CallIndex, Conditions, RequiredEnd, SimBlock, Simulation}};
+///
+/// let node = Node::start(Config::default()).await?;
+/// let from = address!("f39Fd6e51aad88F6F4ce6aB8827279cffFb92266");
+/// let pay = Call::to(Address::repeat_byte(7)).with_from(from).with_value(U256::from(1));
+/// let second = CallIndex { block: 0, call: 1 };
+/// let when = Conditions([(second, RequiredEnd::Failure)].into_iter().collect());
+/// let bundle = Simulation { when: Some(when), ..Simulation::of([SimBlock::of([pay.clone(), pay.clone(), pay])]) };
+/// // The second call succeeds, so the bundle ends there.
+/// assert_eq!(node.simulate(&bundle).await?.dropped, Some(second));
+/// # Ok(node.stop().await) }
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Conditions(pub HashMap<CallIndex, RequiredEnd>);
 
 impl Conditions {
     /// Returns whether the call at `index` may end with or without success.
-    pub fn allow(&self, index: CallIndex, success: bool) -> bool {
+    pub(super) fn allow(&self, index: CallIndex, success: bool) -> bool {
         match self.0.get(&index) {
             None | Some(RequiredEnd::Success) => success,
             Some(RequiredEnd::Failure) => !success,
@@ -391,6 +423,34 @@ impl SimBlock {
 }
 
 /// A call of a simulation.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use alloy_consensus::{SignableTransaction, TxEip1559, TxEnvelope, transaction::SignerRecoverable};
+/// use alloy_primitives::{Address, U256};
+/// use alloy_signer::SignerSync;
+/// use alloy_signer_local::MnemonicBuilder;
+/// use presim::{Config, Node, simulation::{Call, SimBlock, SimCall, Simulation}};
+///
+/// let node = Node::start(Config::default().with("traffic", 0)).await?;
+/// let signer = MnemonicBuilder::from_phrase("test test test test test test test test test test test junk").build()?;
+/// let tx = TxEip1559 {
+///     chain_id: node.chain_id(),
+///     nonce: node.account(signer.address()).await?.nonce,
+///     gas_limit: 21_000,
+///     max_fee_per_gas: 100_000_000_000,
+///     to: Address::repeat_byte(7).into(),
+///     value: U256::from(1),
+///     ..TxEip1559::default()
+/// };
+/// let signature = signer.sign_hash_sync(&tx.signature_hash())?;
+/// let seen = TxEnvelope::from(tx.into_signed(signature)).try_into_recovered()?;
+/// // The bundle runs a call after a transaction that somebody has signed.
+/// let calls = vec![SimCall::Signed(Box::new(seen)), Call::to(Address::repeat_byte(7)).into()];
+/// let simulated = node.simulate(&Simulation::of([SimBlock { calls, ..SimBlock::default() }])).await?;
+/// assert_eq!(simulated.blocks[0].calls.len(), 2);
+/// # Ok(node.stop().await) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::large_enum_variant, reason = "nearly all calls are unsigned, and a box would cost each an allocation")]
 pub enum SimCall {
@@ -402,7 +462,7 @@ pub enum SimCall {
 
 impl SimCall {
     /// Returns the sender.
-    pub fn sender(&self) -> Address {
+    pub(super) fn sender(&self) -> Address {
         match self {
             Self::Unsigned(call) => call.from,
             Self::Signed(tx) => tx.signer(),

@@ -15,7 +15,45 @@ use super::{
 };
 use crate::meter::Stopped;
 
-/// A bundle with fields that vary.
+/// A bundle with fields that vary: a [`Search`](crate::Search) in full, which can vary two fields, try given values, and
+/// optimise the gas used.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use alloy_primitives::{Address, I256, U256, address};
+/// use presim::{Config, Node, Search, simulation::{
+///     Aim, BundleSearch, Call, CallIndex, Objective, SearchOutcome, SearchedValues, SimBlock, Simulation, ValueList,
+///     Variant, VariantEnd, VariedPart, VariedTarget,
+/// }};
+///
+/// let node = Node::start(Config::default()).await?;
+/// let (from, to) = (address!("f39Fd6e51aad88F6F4ce6aB8827279cffFb92266"), Address::repeat_byte(7));
+/// let pay = Call::to(to).with_from(from);
+/// let value = |call| VariedTarget::Call(CallIndex { block: 0, call }, VariedPart::Value);
+/// let search = BundleSearch {
+///     simulation: Simulation::of([SimBlock::of([pay.clone(), pay])]),
+///     shows: false,
+///     targets: vec![value(0), value(1)],
+///     // All combinations: 0, 10, 20, 30 with 1, 5.
+///     values: SearchedValues::Each(vec![
+///         ValueList::Steps { from: U256::ZERO, step: U256::from(10), count: 4 },
+///         ValueList::Listed(vec![U256::from(1), U256::from(5)]),
+///     ]),
+///     aim: Aim::Gain(Objective::Ether(to), U256::ZERO),
+///     least: None,
+///     top: 3,
+/// };
+/// let outcome: SearchOutcome = node.search(&Search::from(search)).await?;
+/// assert_eq!((outcome.runs, outcome.objective()), (8, Some(I256::try_from(35)?)));
+/// for Variant { values, end } in &outcome.best {
+///     match end {
+///         VariantEnd::Ran { objective, gas_used, .. } => println!("{values:?}: {objective} wei, gas {gas_used}"),
+///         VariantEnd::Dropped(call) => println!("{values:?}: {call:?} did not end as required"),
+///         VariantEnd::Refused(reason, code) => println!("{values:?}: refused, {reason} ({code})"),
+///     }
+/// }
+/// # Ok(node.stop().await) }
+/// ```
 #[derive(Clone, Debug)]
 pub struct BundleSearch {
     /// The bundle. Its outputs apply to the best variant.
@@ -107,7 +145,7 @@ pub enum VariantEnd {
 
 impl Variant {
     /// Returns the gas that the completed calls used.
-    pub const fn gas_used(&self) -> u64 {
+    pub(crate) const fn gas_used(&self) -> u64 {
         match self.end {
             VariantEnd::Ran { gas_used, .. } => gas_used,
             VariantEnd::Dropped(_) | VariantEnd::Refused(..) => 0,
@@ -116,7 +154,7 @@ impl Variant {
 
     /// Compares two variants: the better one is greater. A variant that breaks a requirement ranks below all others.
     /// Equal variants are ordered by their values, the smaller of which is better.
-    pub fn rank(&self, other: &Self, aim: Aim) -> Ordering {
+    pub(crate) fn rank(&self, other: &Self, aim: Aim) -> Ordering {
         let key = |variant: &Self| match variant.end {
             VariantEnd::Ran { objective, is_enough, .. } => (
                 is_enough,
@@ -134,7 +172,7 @@ impl Variant {
 
 impl BundleSearch {
     /// Returns the point up to which all variants are the same.
-    pub fn beginning(&self) -> RunPoint {
+    pub(crate) fn beginning(&self) -> RunPoint {
         let point = |target: &VariedTarget| match *target {
             VariedTarget::Call(CallIndex { block, call }, _) => RunPoint { block, calls: Some(call) },
             VariedTarget::Slot { block, .. } => RunPoint { block, calls: None },
@@ -143,13 +181,13 @@ impl BundleSearch {
     }
 
     /// Returns the bundle as variants run it: with the outputs that decide their rank, and no others.
-    pub fn to_rank(&self) -> Simulation {
+    pub(crate) fn to_rank(&self) -> Simulation {
         Simulation { outputs: Outputs::empty(), ..self.measured() }
     }
 
     /// Returns the bundle for showing the variant with these values: with the search's outputs, and as a whole even if
     /// the search drops the variant.
-    pub fn to_show(&self, values: &[U256]) -> Simulation {
+    pub(crate) fn to_show(&self, values: &[U256]) -> Simulation {
         let mut simulation = Simulation { when: None, ..self.measured() };
         self.set(&mut simulation, values);
         simulation
@@ -165,12 +203,12 @@ impl BundleSearch {
     }
 
     /// Returns about how many bytes it takes.
-    pub fn size(&self) -> usize {
+    pub(crate) fn size(&self) -> usize {
         self.simulation.size() + size_of_val(self.targets.as_slice()) + self.values.size()
     }
 
     /// Writes `values` to their targets in `simulation`.
-    pub fn set(&self, simulation: &mut Simulation, values: &[U256]) {
+    pub(crate) fn set(&self, simulation: &mut Simulation, values: &[U256]) {
         for (target, value) in self.targets.iter().zip(values) {
             target.set(simulation, *value);
         }
@@ -181,7 +219,11 @@ impl BundleSearch {
     /// # Errors
     ///
     /// Returns [`Stopped`] if the run was stopped before its end.
-    pub fn variant(&self, values: Vec<U256>, ran: Result<Simulated, SimulationError>) -> Result<Variant, Stopped> {
+    pub(crate) fn variant(
+        &self,
+        values: Vec<U256>,
+        ran: Result<Simulated, SimulationError>,
+    ) -> Result<Variant, Stopped> {
         let end = match ran {
             Err(SimulationError::Stopped(stopped)) => return Err(stopped),
             Err(error) => VariantEnd::Refused(error.to_string(), error.code()),

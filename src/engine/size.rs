@@ -10,7 +10,7 @@ use super::request::{
 
 impl Simulation {
     /// Returns about how many bytes it takes.
-    pub fn size(&self) -> usize {
+    pub(crate) fn size(&self) -> usize {
         let conditions = self.when.as_ref().map_or(0, |when| when.0.capacity());
         size_of::<Self>()
             + conditions * (size_of::<(CallIndex, RequiredEnd)>() + 1)

@@ -10,6 +10,25 @@ use crate::source::given::GivenSubBlock;
 /// The feed of a node that was started by [`Node::start_fed`](crate::Node::start_fed): the only writer of its chain.
 ///
 /// After it is dropped, the chain has no further sub-blocks.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use presim::{Config, Feeder, Node};
+///
+/// /// Two sub-blocks make a block.
+/// async fn empty_block(feeder: &mut Feeder) -> Result<(), presim::Error> {
+///     for ends_block in [false, true] {
+///         feeder.push([], ends_block).await?;
+///     }
+///     Ok(())
+/// }
+///
+/// let (node, mut feeder) = Node::start_fed(Config::default()).await?;
+/// let before = node.snapshot();
+/// empty_block(&mut feeder).await?;
+/// assert_eq!(node.snapshot().sealed().0, before.sealed().0 + 1);
+/// # Ok(node.stop().await) }
+/// ```
 #[derive(Debug)]
 pub struct Feeder(pub(super) mpsc::Sender<GivenSubBlock>);
 

@@ -13,6 +13,27 @@ use crate::{
 };
 
 /// The reason why there is no result.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use alloy_primitives::{Address, U256};
+/// use presim::{Config, Error, Node, simulation::{Call, SimBlock, Simulation, SimulationError, Stopped}};
+///
+/// let node = Node::start(Config::default()).await?;
+/// let poor = Call::to(Address::ZERO).with_from(Address::repeat_byte(9)).with_value(U256::from(1));
+/// match node.simulate(&Simulation::of([SimBlock::of([poor])])).await {
+///     Ok(simulated) => println!("gas {}", simulated.gas_used),
+///     // The bundle names its call, and the reason has the error code of JSON-RPC.
+///     Err(Error::Simulation(SimulationError::InCall { index, error })) => {
+///         assert_eq!((index.block, index.call, error.code()), (0, 0, -38014));
+///     }
+///     Err(Error::Simulation(SimulationError::Stopped(Stopped::Deadline))) => println!("expected a shorter bundle"),
+///     Err(Error::Simulation(refused)) => println!("refused: {refused}"),
+///     Err(Error::NotRun(reason)) => println!("try again: {reason}"),
+///     Err(other) => println!("{other}"),
+/// }
+/// # Ok(node.stop().await) }
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -11,6 +11,7 @@ use crate::{
 
 /// The outcome of a search.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct SearchOutcome {
     /// The best variants, the best first, as many as the search asks for.
     pub best: Vec<Variant>,
@@ -26,7 +27,7 @@ pub struct SearchOutcome {
     /// The name of the fork whose rules apply in the first block.
     pub fork: &'static str,
     /// The reads of the shown variant, if they are among its outputs.
-    pub reads: Option<ReadSet>,
+    pub(crate) reads: Option<ReadSet>,
 }
 
 impl SearchOutcome {

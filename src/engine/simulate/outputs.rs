@@ -286,7 +286,7 @@ impl AssetRecord {
 /// A contract's description of its token. A field is `None` if the contract returns nothing readable.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TokenInfo {
-    /// The token's symbol: UTF-8 of at most [`TokenInfo::MAX_LENGTH`] bytes.
+    /// The token's symbol: UTF-8 of at most 64 bytes.
     pub symbol: Option<String>,
     /// The number of decimals in which its values are shown.
     pub decimals: Option<u8>,
@@ -294,9 +294,9 @@ pub struct TokenInfo {
 
 impl TokenInfo {
     /// The longest symbol that is shown, in bytes.
-    pub const MAX_LENGTH: usize = 64;
+    const MAX_LENGTH: usize = 64;
     /// The gas that each question to a token may use.
-    pub const GAS: u64 = 100_000;
+    pub(super) const GAS: u64 = 100_000;
 
     /// Reads a name or a symbol: a string or, in early tokens, 32 bytes that end in zeros.
     pub(super) fn text_of(data: &[u8]) -> Option<String> {
@@ -321,6 +321,23 @@ impl TokenInfo {
 pub(super) type Tokens = AddressMap<TokenInfo>;
 
 /// The income of a block's producer from the calls of the block, wei.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use alloy_primitives::{Address, U256, address};
+/// use presim::{Config, Node, simulation::{BlockOverrides, Call, CoinbaseIncome, Outputs, SimBlock, Simulation}};
+///
+/// let node = Node::start(Config::default()).await?;
+/// let producer = Address::repeat_byte(7);
+/// let tip = Call::to(producer).with_value(U256::from(5)).with_from(address!("f39Fd6e51aad88F6F4ce6aB8827279cffFb92266"));
+/// let block = BlockOverrides { fee_recipient: Some(producer), ..BlockOverrides::default() };
+/// let block = SimBlock { block, ..SimBlock::of([tip]) };
+/// let simulated = node.simulate(&Simulation::of([block]).with_outputs(Outputs::COINBASE)).await?;
+/// let income: CoinbaseIncome = simulated.blocks[0].coinbase.ok_or("the income is an output")?;
+/// // The call offers no price for its gas.
+/// assert_eq!((income.fees, income.transfers()), (U256::ZERO, (false, U256::from(5))));
+/// # Ok(node.stop().await) }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CoinbaseIncome {
     /// The fees for gas, without the base fee.

@@ -18,6 +18,7 @@ use crate::engine::{
 
 /// The results of a simulation.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct Simulated {
     /// The blocks that ran, in order.
     pub blocks: Vec<SimulatedBlock>,
@@ -32,7 +33,36 @@ pub struct Simulated {
 }
 
 /// A block that was simulated.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use alloy_primitives::{U256, address, bytes};
+/// use presim::{Config, Node, simulation::{
+///     AccountDiff, Asset, Call, NetChange, Outputs, SimBlock, SimulatedBlock, Simulation, TokenInfo, ValueChange,
+/// }};
+///
+/// let node = Node::start(Config::default()).await?;
+/// let (_, weth) = node.contracts()[0];
+/// let from = address!("f39Fd6e51aad88F6F4ce6aB8827279cffFb92266");
+/// // `deposit()` wraps the value that it is sent.
+/// let wrap = Call::to(weth).with_from(from).with_value(U256::from(5)).with_data(bytes!("d0e30db0"));
+/// let outputs = Outputs::ASSETS | Outputs::STATE_DIFF;
+/// let simulated = node.simulate(&Simulation::of([SimBlock::of([wrap])]).with_outputs(outputs)).await?;
+/// let SimulatedBlock { assets: Some(assets), diff: Some(diff), .. } = &simulated.blocks[0] else {
+///     return Err("both are outputs".into());
+/// };
+/// let (paid, got): (NetChange, NetChange) = (assets[&from][&Asset::Ether], assets[&from][&Asset::Erc20(weth)]);
+/// assert_eq!((paid.net(), got.net()), ((true, U256::from(5)), (false, U256::from(5))));
+/// let token: &TokenInfo = &simulated.tokens[&weth];
+/// assert_eq!((token.symbol.as_deref(), token.decimals), (Some("WETH"), Some(18)));
+/// let changed: &AccountDiff = &diff[&weth];
+/// for (slot, ValueChange { from, to }) in &changed.slots {
+///     println!("slot {slot}: {from} becomes {to}");
+/// }
+/// # Ok(node.stop().await) }
+/// ```
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct SimulatedBlock {
     /// Whether the request did not ask for the block, which fills a gap between block numbers.
     pub filler: bool,
@@ -59,7 +89,27 @@ pub struct SimulatedBlock {
 }
 
 /// A simulated block in a chain's form.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use alloy_consensus::Transaction;
+/// use alloy_primitives::{U256, address};
+/// use presim::{Config, Node, simulation::{BlockListing, Call, ListedTx, Outputs, SimBlock, SimulatedTx, Simulation}};
+///
+/// let node = Node::start(Config::default()).await?;
+/// let from = address!("f39Fd6e51aad88F6F4ce6aB8827279cffFb92266");
+/// let pay = Call::to(from).with_from(from).with_value(U256::from(5));
+/// let bundle = Simulation::of([SimBlock::of([pay])]).with_outputs(Outputs::HEADER);
+/// let simulated = node.simulate(&bundle).await?;
+/// let listing: &BlockListing = simulated.blocks[0].listing.as_ref().ok_or("the header is an output")?;
+/// println!("block {} {}", listing.header.number, listing.header.hash());
+/// let SimulatedTx { from: sender, tx: ListedTx { tx, signed, .. }, .. } = &listing.transactions[0];
+/// // A call is listed without a signature.
+/// assert_eq!((*sender, tx.value(), signed), (from, U256::from(5), &None));
+/// # Ok(node.stop().await) }
+/// ```
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct BlockListing {
     /// The header. Its state root is zero if none was computed.
     pub header: Sealed<Header>,
@@ -75,6 +125,7 @@ pub struct BlockListing {
 
 /// A call as the transaction that its block lists.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct SimulatedTx {
     /// The sender.
     pub from: Address,
@@ -85,7 +136,34 @@ pub struct SimulatedTx {
 }
 
 /// The result of a call.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use alloy_primitives::{U256, address, bytes};
+/// use presim::{Config, Node, simulation::{
+///     Call, CallResult, NumberedLog, Outputs, SimBlock, Simulation, Trace, TracedGas, Transfer,
+/// }};
+///
+/// let node = Node::start(Config::default()).await?;
+/// let (_, weth) = node.contracts()[0];
+/// let from = address!("f39Fd6e51aad88F6F4ce6aB8827279cffFb92266");
+/// let wrap = Call::to(weth).with_from(from).with_value(U256::from(5)).with_data(bytes!("d0e30db0"));
+/// let outputs = Outputs::SIMULATE_V1 | Outputs::TRANSFERS | Outputs::TRACE | Outputs::ACCESS_LIST;
+/// let simulated = node.simulate(&Simulation::of([SimBlock::of([wrap])]).with_outputs(outputs)).await?;
+/// let call: &CallResult = &simulated.blocks[0].calls[0];
+/// assert_eq!(call.transfers, [Transfer { from, to: weth, value: U256::from(5) }]);
+/// for NumberedLog { number, log } in &call.logs {
+///     println!("log {number} of {}", log.address);
+/// }
+/// let Some(Trace::Calls { frames, gas: TracedGas { gas, .. }, .. }) = call.trace.as_deref() else {
+///     return Err("the trace is an output".into());
+/// };
+/// println!("{} frames, gas {}", frames.len(), gas.tx_gas_used());
+/// println!("the call accesses {:?}", call.access_list);
+/// # Ok(node.stop().await) }
+/// ```
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct CallResult {
     /// The way in which the call ended.
     pub outcome: CallOutcome,
@@ -103,7 +181,7 @@ pub struct CallResult {
     /// The accounts and slots that the call accessed ([`Outputs::ACCESS_LIST`](crate::engine::Outputs::ACCESS_LIST)),
     /// without the ones that are always warm.
     pub access_list: Option<AccessList>,
-    /// The frames of the call ([`Outputs::TRACE`](crate::engine::Outputs::TRACE)).
+    /// The frames of the call, as [`Trace::Calls`] ([`Outputs::TRACE`](crate::engine::Outputs::TRACE)).
     pub trace: Option<Arc<Trace>>,
     /// The change of the fee recipient's balance by the call, wei
     /// ([`Outputs::COINBASE`](crate::engine::Outputs::COINBASE)).
