@@ -19,8 +19,8 @@ pub use crate::node::StartError;
 
 /// The types of simulations and searches, and of their results.
 ///
-/// A [`Simulation`] has blocks, and a [`SimBlock`] has overrides and calls. Here, a block has a contract that the chain does
-/// not have, and runs an hour later:
+/// A [`Simulation`](simulation::Simulation) has blocks, and a [`SimBlock`](simulation::SimBlock) has overrides and calls.
+/// Here, a block has a contract that the chain does not have, and runs an hour later:
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -254,7 +254,7 @@ impl WatchedBundle {
 }
 
 const NEEDS_GAS: &str =
-    "expected a number, so that the gas that the block has left is a bound of the answer, and not a part of it";
+    "expected a gas limit, because the default, the gas left in the block, changes with each snapshot";
 
 /// Checks that all unsigned calls name their gas, except if it varies. Returns the path of the first call that does
 /// not.
