@@ -108,6 +108,7 @@ impl Config {
     /// ```
     #[must_use]
     pub fn with(mut self, flag: &str, value: impl Display) -> Self {
+        let flag = flag.trim_start_matches('-');
         match value.to_string().as_str() {
             // Flags that are on or off have no value on a command line.
             "true" => self.flags.push((flag.to_owned(), None)),
