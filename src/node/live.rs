@@ -113,7 +113,8 @@ pub async fn begin(
     tracing::info!("asking the upstream {endpoint} for its newest block");
     reason.set(FIRST_ANSWER);
     let upstream = connect(endpoint, config, metrics)?;
-    let chain_id = report_while_waiting(&upstream, reason, upstream.chain_id(deadline)).await.wrap_err_with(failed)?;
+    let asked = report_while_waiting(&upstream, reason, upstream.chain_id(deadline)).await;
+    let chain_id = asked.wrap_err_with(|| format!("--upstream {endpoint} (check the URL and its key)"))?;
     let spec = chain(config, &upstream, chain_id, soon()).await?.with_natives(&live.native);
     if live.flashblocks.is_some() && spec.family() != Family::OpStack {
         return Err(eyre!(
