@@ -415,9 +415,6 @@ impl Config {
     /// prints it.
     pub fn load(args: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
         let (config, _, mut command) = Self::read(Self::command(), args)?;
-        if let Some(problem) = misspelt_variable(&command) {
-            return Err(command.error(ErrorKind::UnknownArgument, problem));
-        }
         config.check(&mut command)?;
         Ok(config)
     }
@@ -429,6 +426,9 @@ impl Config {
         args: impl IntoIterator<Item = OsString>,
     ) -> Result<(Self, clap::ArgMatches, clap::Command), clap::Error> {
         let args: Vec<OsString> = args.into_iter().collect();
+        if let Some(problem) = misspelt_variable(&command) {
+            return Err(command.error(ErrorKind::UnknownArgument, problem));
+        }
         if let Some(path) = config_path(&args) {
             command = with_file(command, &path)?;
         }

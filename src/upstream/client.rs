@@ -175,7 +175,12 @@ impl Upstream {
     /// Returns [`UpstreamError::Connect`] if the URL cannot be used.
     pub fn connect(config: UpstreamConfig, metrics: &Metrics) -> Result<Self, UpstreamError> {
         let refuse = |problem: &str| UpstreamError::Connect(format!("{}: {problem}", shown_url(&config.url)));
-        let kind = config.url.parse::<BuiltInConnectionString>().map_err(|error| refuse(&text_of(&error)))?;
+        let kind = match config.url.parse::<BuiltInConnectionString>() {
+            Ok(kind) => kind,
+            // The socket may be made later.
+            Err(_) if !config.url.contains("://") => BuiltInConnectionString::Ipc(config.url.clone().into()),
+            Err(error) => return Err(refuse(&text_of(&error))),
+        };
         let address = match kind {
             BuiltInConnectionString::Http(url) => {
                 let http = Http::new(url, config.max_response).map_err(|error| refuse(&text_of(&error)))?;

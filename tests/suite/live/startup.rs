@@ -21,7 +21,7 @@ async fn a_node_whose_upstream_does_not_answer_says_so_and_stops_at_once() {
         ("http", &silent, "", "TERM"),
         ("http", &silent, "no answer within", "INT"),
         ("http", &nobody, "eth_chainId", "TERM"),
-        ("ws", &nobody, "cannot connect", "TERM"),
+        ("ws", &nobody, "Connection refused", "TERM"),
     ] {
         let presim = Starting::spawn(&["--upstream", &format!("{scheme}://{address}")]);
         presim.waits_for("the node is starting: it waits for the upstream's first answer").await;
