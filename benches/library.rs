@@ -1,5 +1,5 @@
 //! The library: a bundle through `presim::Node`, compared with the same bundle on the executor alone; and the time from a
-//! publication to a waiting stream, compared with a bare `tokio::sync::watch`.
+//! publication to a waiting stream, compared with a wake by the `tokio::sync::watch` under it.
 //!
 //! Both sides take turns, so that disturbances of the machine affect both alike.
 
@@ -16,13 +16,14 @@ use presim::{
     Config, Node,
     simulation::Simulation,
     testing::{
+        changes,
         meter::Meter,
         scheduler::{ClientShare, LaneName, RunTarget, Task},
         state::Overlay,
     },
 };
 use support::figures::median;
-use tokio::{runtime::Runtime, sync::watch, task::yield_now};
+use tokio::runtime::Runtime;
 
 use crate::world::{BODIES, BodiesChain, bare::Request, bodies};
 
@@ -64,12 +65,14 @@ fn main() {
     runtime.block_on(node.stop());
     let (mut stream, mut bare) = (Vec::new(), Vec::new());
     let (node, mut feeder) = runtime.block_on(Node::start_fed(Config::default())).expect("it starts");
+    let node = Arc::new(node);
     for _ in 0..ROUNDS {
         stream.push(runtime.block_on(from_publication(&node, &mut feeder)));
-        bare.push(runtime.block_on(from_sending()));
+        bare.push(runtime.block_on(from_waking(&node, &mut feeder)));
     }
     show("watch", stream, bare, GOALS.1);
-    runtime.block_on(node.stop());
+    // Dropped, it stops in the background.
+    drop(node);
 }
 
 fn show(name: &str, library: Vec<f64>, other: Vec<f64>, goal: f64) {
@@ -84,8 +87,8 @@ fn show(name: &str, library: Vec<f64>, other: Vec<f64>, goal: f64) {
 /// Returns the seconds a bundle through the library.
 async fn through_library(node: &Node, sims: &[Arc<Simulation>]) -> f64 {
     let began = Instant::now();
-    let jobs = (0..COUNT).map(|number| node.simulate(&sims[number % sims.len()]));
-    assert!(join_all(jobs).await.into_iter().all(|done| black_box(done).is_ok()), "a bundle runs");
+    let jobs = (0..COUNT).map(async |number| black_box(node.simulate(&sims[number % sims.len()]).await).is_ok());
+    assert!(join_all(jobs).await.into_iter().all(|ran| ran), "a bundle runs");
     began.elapsed().as_secs_f64() / COUNT as f64
 }
 
@@ -140,31 +143,22 @@ async fn from_publication(node: &Node, feeder: &mut presim::Feeder) -> f64 {
     median(times)
 }
 
-/// Returns the median of the seconds from sending to a task that waits for a bare channel.
-async fn from_sending() -> f64 {
-    let (sender, mut receiver) = watch::channel(Instant::now());
-    // The sender has its own thread, as the feed does.
-    let (ask, asked) = std::sync::mpsc::channel::<()>();
-    let thread = std::thread::spawn(move || {
-        while asked.recv().is_ok() {
-            let _ = sender.send(Instant::now());
-        }
-    });
+/// Returns the median of the seconds from a publication to a task that waits for the channel on which the node tells of it.
+async fn from_waking(node: &Arc<Node>, feeder: &mut presim::Feeder) -> f64 {
+    let mut changes = changes(node);
     let mut times = Vec::with_capacity(COUNT / 10);
     for _ in 0..COUNT / 10 {
+        changes.mark_unchanged();
+        let node = node.clone();
         let waiting = tokio::spawn(async move {
-            let _ = receiver.changed().await;
-            let age = receiver.borrow_and_update().elapsed();
-            (receiver, age)
+            changes.changed().await.expect("the node runs");
+            (changes, node.snapshot().age())
         });
         tokio::time::sleep(Duration::from_micros(300)).await;
-        ask.send(()).expect("it is there");
-        yield_now().await;
+        feeder.push([], false).await.expect("it is published");
         let (back, age) = waiting.await.expect("no panic");
-        receiver = back;
+        changes = back;
         times.push(age.as_secs_f64());
     }
-    drop(ask);
-    thread.join().expect("no panic");
     median(times)
 }

@@ -117,3 +117,8 @@ pub fn answer(
     *out = run.out;
     done.map(drop)
 }
+
+/// Returns the channel on which an embedded node tells of what it publishes.
+pub fn changes(node: &crate::Node) -> tokio::sync::watch::Receiver<ledger::SnapshotId> {
+    node.snapshots().changes()
+}

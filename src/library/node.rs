@@ -17,7 +17,7 @@ use super::{
 use crate::{
     config::{Config as Settings, FeedName},
     engine::{CallOutcome, CallRequest, Engine, Simulated, Simulation, SimulationError},
-    ledger::Snapshot as LedgerSnapshot,
+    ledger::{Snapshot as LedgerSnapshot, Snapshots},
     node::{self, NodeInfo, StartError},
     rpc::{Backend, dialect::PRESIM},
     scheduler::{ClientShare, LaneName, RunTarget, TaskName},
@@ -143,6 +143,10 @@ impl Node {
         }
     }
 
+    pub(crate) fn snapshots(&self) -> &Arc<Snapshots> {
+        self.inner().snapshots()
+    }
+
     fn inner(&self) -> &node::Node {
         // Only `stop` and `drop`, which consume the node, take it.
         self.inner.as_ref().unwrap_or_else(|| unreachable!("the node runs until it is consumed"))
@@ -195,13 +199,13 @@ impl Node {
     /// Returns the newest snapshot, by one atomic load.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
-        Snapshot(self.inner().snapshots().settled())
+        Snapshot(self.snapshots().settled())
     }
 
     /// Returns a stream of the snapshots from now on.
     #[must_use]
     pub fn watch(&self) -> Watch {
-        Watch::new(self.inner().snapshots())
+        Watch::new(self.snapshots())
     }
 
     /// Runs a call on the newest snapshot, as `eth_call` does, and discards its changes.
