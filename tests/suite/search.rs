@@ -478,12 +478,14 @@ async fn the_read_set_of_the_best_has_what_the_objective_reads() {
 
 #[tokio::test]
 async fn at_its_deadline_a_search_answers_with_the_best_so_far() {
-    let node = TestNode::quiet_with(&["--deadline-ms", "400"]);
-    // A loop until the gas is used up: about a second for all variants.
+    let node = TestNode::quiet_with(&["--deadline-ms", "400", "--gas-cap", "1000000000000000"]);
+    // A loop until the gas is used up. The first variant is short, and all of them are far more than any machine runs until then.
     let spins = "0x5b600056";
     let mut bundle = payload(json!([{ "from": FROM, "to": OTHER, "gas": "0x1" }]));
     bundle["blockStateCalls"][0]["stateOverrides"][OTHER] = json!({ "code": spins });
-    let vary = json!([{ "path": "blocks[0].calls[0].gas", "from": 1_000_000, "to": 40_000_000, "points": 100 }]);
+    bundle["blockStateCalls"][0]["blockOverrides"]["gasLimit"] = json!("0x38d7ea4c68000");
+    let vary =
+        json!([{ "path": "blocks[0].calls[0].gas", "from": 1_000_000, "to": 1_000_000_000_000_u64, "points": 100 }]);
     let found =
         node.result("/", "presim_search", search(&bundle, json!({ "vary": vary, "objective": "gasUsed" }))).await;
     assert_eq!(found["complete"], false, "{found}");

@@ -62,7 +62,7 @@ async fn a_socket_that_is_not_there_yet_is_waited_for() {
     let path = folder.path().join("presim.ipc");
     let presim = Starting::spawn(&["--upstream", text(&path)]);
     presim.waits_for("No such file").await;
-    let _served = TestNode::start(&["--ipc", text(&path)]);
+    let _served = TestNode::start(&[&format!("--ipc={}", path.display())]);
     eventually("it serves", async || (presim.health().await?.0 == 200).then_some(())).await;
     let (status, answer) = presim.ask("/", "eth_chainId").await;
     assert_eq!((status, &answer["result"]), (200, &json!("0x7a69")), "{answer}");
