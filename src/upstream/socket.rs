@@ -70,9 +70,9 @@ impl Socket {
     /// The most notifications of a subscription that wait to be received. Beyond them, notifications are dropped.
     const MAX_UNREAD_NOTIFICATIONS: usize = 16;
 
-    /// Opens a connection in a task of its own, and reopens it whenever it is lost. Requests wait for the first attempt. `timeout` is
-    /// the time limit for opening a connection, and the time in which an answer usually arrives. The message that is
-    /// being read and the unused answers have at most `max_bytes` together.
+    /// Spawns a task that opens a connection, and opens it again whenever it is lost. Requests wait for the first attempt.
+    /// `timeout` is the time limit for opening a connection, and the time in which an answer usually arrives. The message
+    /// that is being read and the unused answers have at most `max_bytes` together.
     pub fn open(address: Address, timeout: Duration, max_bytes: usize) -> Self {
         let max_message = max_bytes / 2;
         let settings = LinkSettings {
