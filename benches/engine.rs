@@ -3,17 +3,20 @@
 //! Runs the bodies of `../shared/bench`, one request each, on their genesis. `engine` is [`engine::simulate`] in a
 //! reused overlay, with all results built. `bare_revm` is the lower bound: the same calls in the same order on a
 //! `CacheDB`, committed, with their results dropped. `answer` is a worker's part of a request: parse, simulate, encode.
-//! The computations of [`world::computations`] run in the same ways.
+//! The computations of [`world::computations`] run in the same ways, each as one call of 3,000,000 gas to an account whose code is
+//! overridden.
 
 mod world;
 
 use std::time::{Duration, Instant};
 
+use alloy_primitives::hex;
 use criterion::{Criterion, Throughput};
 use presim::testing::state::Overlay;
+use serde_json::json;
 use support::figures::median;
 
-use crate::world::{BodiesChain, bare::Request, bodies, computations::computations, meter};
+use crate::world::{BodiesChain, Body, bare::Request, bodies, computations::computations, meter, parse_body};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -37,7 +40,7 @@ fn main() {
         let Some(bodies) = bodies(name) else { continue };
         workloads.push((name, bodies));
     }
-    workloads.extend(computations().into_iter().map(|(name, body)| (name, vec![body])));
+    workloads.extend(computations().into_iter().map(|(name, code)| (name, vec![call(&code)])));
     for (name, bodies) in workloads {
         let requests: Vec<Request> = bodies.into_iter().map(|body| Request::new(&chain, body)).collect();
         bench(&mut criterion, name, &chain, &requests);
@@ -65,6 +68,16 @@ fn main() {
         );
     }
     criterion.final_summary();
+}
+
+fn call(code: &[u8]) -> Body {
+    let to = "0xc0de000000000000000000000000000000000000";
+    let block = json!({
+        "stateOverrides": {to: {"code": hex::encode_prefixed(code)}},
+        "calls": [{"to": to, "gas": "0x2dc6c0"}],
+    });
+    let params = json!([{"blockStateCalls": [block]}, "pending"]);
+    parse_body(&json!({"jsonrpc": "2.0", "id": 1, "method": "eth_simulateV1", "params": params}).to_string())
 }
 
 fn bench(criterion: &mut Criterion, name: &str, chain: &BodiesChain, requests: &[Request]) {

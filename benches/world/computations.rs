@@ -1,22 +1,21 @@
-//! Programs that only compute, each as one call of 3,000,000 gas to an account whose code is overridden.
+//! Programs that only compute.
 
 use alloy_primitives::hex;
-use serde_json::json;
 
-use super::{Body, parse_body, pools::pools};
+use super::pools::pools;
 
 const DUP1: u8 = 0x80;
 const SWAP1: u8 = 0x90;
 
 /// Returns the programs by their names.
-pub fn computations() -> Vec<(&'static str, Body)> {
+pub fn computations() -> Vec<(&'static str, Vec<u8>)> {
     // Squares and adds one, while there is gas.
     let squares = hex!("60025b80026001015a61c3501060025760005260206000f3").to_vec();
     let simple = [
         ("squares", squares),
         ("words", repeat(&hex!("600360056007"), &hex!("838301840192508284019350").repeat(4))),
         ("memory", repeat(&hex!("600161020052"), &hex!("61010051600101610100526101205161014052").repeat(4))),
-        ("division", repeat(&[], &products())),
+        ("division", repeat(&factors(), &PRODUCTS)),
         (
             "shifts",
             repeat(
@@ -26,17 +25,7 @@ pub fn computations() -> Vec<(&'static str, Body)> {
         ),
         ("straight", straight()),
     ];
-    simple.into_iter().chain(pools()).map(|(name, code)| (name, call(&code))).collect()
-}
-
-fn call(code: &[u8]) -> Body {
-    let to = "0xc0de000000000000000000000000000000000000";
-    let block = json!({
-        "stateOverrides": {to: {"code": hex::encode_prefixed(code)}},
-        "calls": [{"to": to, "gas": "0x2dc6c0"}],
-    });
-    let params = json!([{"blockStateCalls": [block]}, "pending"]);
-    parse_body(&json!({"jsonrpc": "2.0", "id": 1, "method": "eth_simulateV1", "params": params}).to_string())
+    simple.into_iter().chain(pools()).collect()
 }
 
 /// Returns a program that runs `body` 1,500 times over what `beginning` leaves on the stack. The counter lies on top.
@@ -46,12 +35,14 @@ fn repeat(beginning: &[u8], body: &[u8]) -> Vec<u8> {
     [beginning, &hex!("6105dc5b"), body, &count_down].concat()
 }
 
-/// Multiplies words of 112 bits, and divides the products by another.
-fn products() -> Vec<u8> {
+/// Pushes three words of 112 bits.
+fn factors() -> Vec<u8> {
     let word = |byte: u8| [&[0x6d], &[byte; 14][..]].concat();
-    let product = |[a, b, c]: [u8; 3]| [word(c), word(b), word(a), vec![0x02, 0x04, 0x50]].concat();
-    [[0x31, 0x57, 0x23], [0x7f, 0x11, 0x45], [0x91, 0x77, 0xf3]].map(product).concat()
+    [0x31, 0x57, 0x23].map(word).concat()
 }
+
+/// Divides the product of two of the three words below the counter by the other one, for each of them.
+const PRODUCTS: [u8; 18] = hex!("818484020450828483020450838284020450");
 
 /// Repeats 3,000 opcodes in a random order, which branch predictors do not learn. The counter lies in memory.
 fn straight() -> Vec<u8> {

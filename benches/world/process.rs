@@ -5,6 +5,7 @@
 use std::{
     io::{BufRead, BufReader, Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
+    path::Path,
     process::{Child, Command, Stdio},
     time::Duration,
 };
@@ -25,8 +26,13 @@ pub struct NodeProcess {
 impl NodeProcess {
     /// Starts a node with these flags, on the cores that the calling thread may use. Returns once it answers.
     pub fn start(flags: &[&str]) -> Self {
+        Self::of(Path::new(env!("CARGO_BIN_EXE_presim")), flags)
+    }
+
+    /// As [`Self::start`], with another program than the one that cargo has compiled with this bench.
+    pub fn of(program: &Path, flags: &[&str]) -> Self {
         let (listen, metrics) = (free_address(), free_address());
-        let mut child = Command::new(env!("CARGO_BIN_EXE_presim"))
+        let mut child = Command::new(program)
             .args(["--log", "warn", "--listen", &listen.to_string(), "--metrics", &metrics.to_string()])
             .args(flags)
             .stdout(Stdio::piped())

@@ -15,6 +15,11 @@ pub const INLINE_STRIDES: u32 = 10;
 pub const PAUSE_STRIDES: u32 = 64;
 /// Most bytes of parameters of a request that runs inline, because one with more takes long to run, or to parse.
 pub const INLINE_BYTES: usize = 8 << 10;
+/// The same for parameters of few objects, which name few calls. Most of their bytes are data, such as code, which is
+/// parsed fast.
+pub const INLINE_DATA_BYTES: usize = 64 << 10;
+/// Most objects of such parameters.
+pub const INLINE_OBJECTS: usize = 16;
 /// Most bytes of parameters of a request that runs in the pause of another, for the same reason.
 pub const PAUSE_BYTES: usize = 64 << 10;
 /// Entries of a batch per worker that may be in the lanes: several, so that no worker idles until the front submits the

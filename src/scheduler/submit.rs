@@ -16,7 +16,10 @@ use tokio::{
 
 use super::{
     batch::{Batch, JobPermit},
-    constants::{BATCH_ENTRIES, DRAIN_POLL, INLINE_BYTES, INLINE_STRIDES, MEASURE_INTERVAL, PAUSE_BYTES},
+    constants::{
+        BATCH_ENTRIES, DRAIN_POLL, INLINE_BYTES, INLINE_DATA_BYTES, INLINE_OBJECTS, INLINE_STRIDES, MEASURE_INTERVAL,
+        PAUSE_BYTES,
+    },
     flow::{ClientShare, Job, LaneName, QueueName},
     job::{CancelOnDrop, QueuedTask, RunOutcome, run_caught},
     lane::{ExecutorConfig, Lane, Rejected},
@@ -52,6 +55,12 @@ impl Route<'_> {
             self.demand = self.lane.load.weigh(ticket.flow.load(self.lane.name), Instant::now);
         }
     }
+}
+
+/// Whether a request with these parameters is likely to end inline.
+fn is_short(params: &str) -> bool {
+    let objects = || memchr::memchr_iter(b'{', params.as_bytes()).count();
+    params.len() <= INLINE_BYTES || params.len() <= INLINE_DATA_BYTES && objects() <= INLINE_OBJECTS
 }
 
 impl Executor {
@@ -147,7 +156,7 @@ impl Executor {
                 return Box::pin(self.complete(task, &ticket, None, ran.missed, source)).await;
             }
             RunTarget::On(lane) => (lane, false),
-            RunTarget::InlineThen(lane) => (lane, !ticket.is_entry() && task.params().len() <= INLINE_BYTES),
+            RunTarget::InlineThen(lane) => (lane, !ticket.is_entry() && is_short(task.params())),
         };
         let lane = self.lane(lane);
         let backlog_age = Worker::with_queue(|queue| queue.count_read());

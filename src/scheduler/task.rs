@@ -39,8 +39,8 @@ pub trait Task: Sized + Send + Sync + 'static {
     /// Returns where the task runs.
     fn target(&self) -> RunTarget;
 
-    /// Returns the parameters of the request, or an empty text. A task with large parameters takes long to parse, and
-    /// never runs inline. A [`FetchMissed`] may use them to predict what the task will miss.
+    /// Returns the parameters of the request, or an empty text. A task with large parameters takes long to parse or to run, and
+    /// does not run inline. A [`FetchMissed`] may use them to predict what the task will miss.
     fn params(&self) -> &str {
         ""
     }

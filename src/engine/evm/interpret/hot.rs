@@ -25,13 +25,12 @@ const MAX_SIZE: usize = 16 << 20;
 const MAX_CODE: usize = 64 << 10;
 /// The ticks after which a code is hot. Tests run all codes in blocks.
 const THRESHOLD: u32 = if cfg!(test) { 0 } else { 2_000 };
-
 /// The least ticks of a long frame.
-const LONG: u32 = if cfg!(test) { 1 } else { 512 };
+const LONG: u32 = if cfg!(test) { 0 } else { 512 };
 
 thread_local! {
     // No frame runs while the table is borrowed.
-    static TABLE: RefCell<Table> = const { RefCell::new(Table { slots: Vec::new(), size: 0, threshold: THRESHOLD }) };
+    static TABLE: RefCell<Table> = const { RefCell::new(Table { slots: Vec::new(), size: 0, threshold: THRESHOLD, long: LONG }) };
 }
 
 struct Table {
@@ -40,6 +39,7 @@ struct Table {
     /// The bytes that blocks have taken since the table was empty.
     size: usize,
     threshold: u32,
+    long: u32,
 }
 
 /// The hash of a code, and the fork, of which the gas costs are.
@@ -68,8 +68,11 @@ pub(super) fn take(frame: &Interpreter) -> Result<Box<Blocks>, u32> {
 /// Counts the ticks of a frame, and keeps the blocks of its code. Of codes that would have one slot, that with more ticks has
 /// it.
 pub(super) fn put(frame: &Interpreter, ticks: u32, blocks: Option<Box<Blocks>>) {
-    let Some((key, index)) = slot_of(frame).filter(|_| ticks >= LONG || blocks.is_some()) else { return };
+    let Some((key, index)) = slot_of(frame) else { return };
     TABLE.with_borrow_mut(|table| {
+        if ticks < table.long && blocks.is_none() {
+            return;
+        }
         table.slots.resize_with(SLOTS, Slot::default);
         let slot = &mut table.slots[index];
         if slot.key == key {
@@ -101,9 +104,14 @@ fn slot_of(frame: &Interpreter) -> Option<(Key, usize)> {
 pub(super) mod tests {
     use super::*;
 
-    /// Forgets all codes of this thread. From now on a code is hot after `threshold` ticks.
+    /// Forgets all codes of this thread. From now on a code is hot after `threshold` ticks, in frames of any length.
     pub fn forget(threshold: u32) {
-        TABLE.set(Table { slots: Vec::new(), size: 0, threshold });
+        forget_short(threshold, 0);
+    }
+
+    /// Forgets all codes of this thread. From now on a code is hot after `threshold` ticks in frames of at least `long`.
+    pub fn forget_short(threshold: u32, long: u32) {
+        TABLE.set(Table { slots: Vec::new(), size: 0, threshold, long });
     }
 
     /// Returns how many codes have blocks, and the bytes that these have taken.

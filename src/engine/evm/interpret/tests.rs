@@ -4,15 +4,19 @@
 //!
 //! `PRESIM_FUZZ_PROGRAMS` sets how many programs each of the two searches runs.
 
+#[path = "../../../../benches/world/computations.rs"]
+mod computations;
 mod hot_codes;
 mod mutants;
+#[path = "../../../../benches/world/pools.rs"]
+mod pools;
 mod programs;
 
 use std::{collections::BTreeMap, time::Duration};
 
 use alloy_evm::EvmEnv;
 use alloy_genesis::ChainConfig;
-use alloy_primitives::{Address, B256, Bytes, hex, keccak256};
+use alloy_primitives::{Address, B256, Bytes, keccak256};
 use proptest::{
     collection::vec,
     prelude::*,
@@ -23,10 +27,11 @@ use revm::{
     bytecode::Bytecode,
     context::{BlockEnv, CfgEnv, ContextTr, JournalTr, TxEnv, result::ExecutionResult},
     handler::{Handler, MainnetHandler},
-    inspector::NoOpInspector,
+    inspector::{InspectorHandler, NoOpInspector},
     interpreter::{CallInput, InputsImpl, SharedMemory, interpreter::ExtBytecode},
     state::AccountInfo,
 };
+use revm_inspectors::tracing::{CallTraceArena, TracingInspector, TracingInspectorConfig};
 
 use self::programs::{Part, assemble, callers, calm, contract, parts};
 use super::*;
@@ -34,8 +39,9 @@ use crate::{
     chain::{BlockHashes, ChainSpec},
     engine::{
         evm::{
-            RunEvm,
+            RunEvm, TxSetup,
             family::{Ethereum, InnerEvm, Instructions},
+            inspect,
             run::{Memory, inner},
         },
         precompiles::RunPrecompiles,
@@ -308,6 +314,41 @@ fn a_transaction_ends_as_in_revms_own_evm() {
     });
 }
 
+/// The frames of a transaction with each of their opcodes, and its result.
+type Traced = (Result<ExecutionResult, String>, CallTraceArena);
+
+impl TxRun {
+    fn traced(&self) -> Traced {
+        let (mut overlay, mut inspector) = (self.overlay(), TracingInspector::new(TracingInspectorConfig::all()));
+        let precompiles = RunPrecompiles::of(&chain(), self.spec);
+        let setup = TxSetup::<Ethereum>::unsigned(self.tx(), self.env(), precompiles);
+        let traced = inspect(&mut overlay, setup, &mut inspector);
+        (traced.map(|run| run.result).map_err(|error| error.to_string()), inspector.into_traces())
+    }
+
+    fn traced_by_revm(&self) -> Traced {
+        let (mut overlay, mut inspector) = (self.overlay(), TracingInspector::new(TracingInspectorConfig::all()));
+        let precompiles = RunPrecompiles::of(&chain(), self.spec);
+        let mut evm = inner::<Ethereum, _>(&mut overlay, self.env(), precompiles, &mut inspector, Memory::fresh());
+        evm.ctx.tx = self.tx();
+        let result: Result<_, revm::context::result::EVMError<_>> = MainnetHandler::default().inspect_run(&mut evm);
+        (result.map_err(|error| error.to_string()), inspector.into_traces())
+    }
+}
+
+#[test]
+fn a_transaction_has_revms_trace_and_ends_as_its_trace_does() {
+    search(1_000, &tx_runs(), |run| {
+        let traced = run.traced();
+        prop_assert_eq!(&traced, &run.traced_by_revm());
+        for threshold in THRESHOLDS {
+            hot::tests::forget(threshold);
+            prop_assert_eq!(&run.ours().result, &traced.0, "with {} ticks", threshold);
+        }
+        Ok(())
+    });
+}
+
 /// A contract that calls itself with all gas, and returns the depth of the deepest frame that has ended well.
 fn deep_runs() -> impl Strategy<Value = TxRun> {
     use opcode::*;
@@ -360,26 +401,16 @@ fn an_opcode_costs_what_revms_instruction_costs() {
 }
 
 #[test]
-fn a_loop_ends_as_in_revms_own_with_any_gas() {
-    let loops: [&[u8]; 3] = [
-        // Squares and adds one, while there is gas.
-        &hex!("60025b80026001015a6103e81060025760005260206000f3"),
-        // Divides products, and loads and stores them.
-        &hex!("60026000525b6e0102030405060708090a0b0c0d0e0f60005180020460010180806000520661010052600556"),
-        // Compares, shifts and masks words, with the counter on top.
-        &hex!(
-            "7f0102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f20605a5b8160601c8260e01b17821115155081\
-               63ffffffff1650600190038060235700"
-        ),
-    ];
-    for code in loops {
-        let run = FrameRun::new(Bytes::copy_from_slice(code), SpecId::OSAKA, 0);
-        let runs = (0..3_000).map(|gas| FrameRun { gas, ..run.clone() });
+fn a_computation_ends_as_in_revms_own_with_any_gas() {
+    for (name, code) in computations::computations() {
+        let run = FrameRun::new(code.into(), SpecId::OSAKA, 0);
+        // Enough for all blocks of the pools, and for three rounds of the others.
+        let runs = (0..2_000).chain((2_000..50_000).step_by(23)).map(|gas| FrameRun { gas, ..run.clone() });
         let runs: Vec<_> = runs.map(|run| (run.revms(Meter::default()), run)).collect();
         for threshold in THRESHOLDS {
             hot::tests::forget(threshold);
             for (end, run) in &runs {
-                assert_eq!(&run.ours(Meter::default()), end, "{run:?}");
+                assert_eq!(&run.ours(Meter::default()), end, "{name} with {} gas, {threshold} ticks", run.gas);
             }
         }
     }

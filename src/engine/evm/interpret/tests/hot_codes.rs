@@ -48,6 +48,23 @@ fn a_code_is_hot_after_so_many_ticks_in_all_its_frames() {
 }
 
 #[test]
+fn short_frames_make_no_code_hot() {
+    hot::tests::forget_short(1_000, 512);
+    let frames = |count, times| (0..times).for_each(|_| check(&run(counting(count))));
+    // The first tick of a run is no destination.
+    frames(512, 10);
+    assert_eq!(hot_codes(), 0);
+    frames(513, 2);
+    assert_eq!(hot_codes(), 0);
+    frames(513, 1);
+    assert_eq!(hot_codes(), 1);
+    // The frames of a code with blocks run in them, however short they are.
+    let size = hot::tests::blocks().1;
+    frames(513, 3);
+    assert_eq!(hot::tests::blocks(), (1, size));
+}
+
+#[test]
 fn a_code_becomes_hot_in_the_middle_of_a_frame() {
     // The sum of all counters needs each iteration to run once, whether in a stretch or in a block.
     for count in [999, 1_000, 5_000, 20_000] {
@@ -103,6 +120,8 @@ fn of_two_codes_in_one_slot_the_one_with_more_ticks_has_it() {
     };
     hot::tests::forget(1_000);
     let one = run(counting(2_001));
+    // However often it runs, it has the ticks of twice the threshold.
+    check(&one);
     check(&one);
     assert_eq!(hot_codes(), 1);
     // 1,900 ticks of others leave the code its slot, and 200 more do not.
@@ -121,7 +140,7 @@ fn of_two_codes_in_one_slot_the_one_with_more_ticks_has_it() {
     assert_eq!(hot_codes(), 1);
 }
 
-/// A loop over `length` bytes of pushes, nearly all of different words.
+/// A loop over about `length` bytes of pushes, nearly all of different words. The code has `length` bytes.
 fn long(length: usize) -> Bytes {
     let mut code = vec![opcode::PUSH1, 3, opcode::JUMPDEST];
     for number in 0_u32.. {
@@ -132,16 +151,15 @@ fn long(length: usize) -> Bytes {
         code.extend([opcode::PUSH3, a, b, c, opcode::POP]);
     }
     code.extend([opcode::PUSH1, 1, opcode::SWAP1, opcode::SUB, opcode::DUP1, opcode::PUSH1, 2, opcode::JUMPI]);
+    code.resize(length, opcode::STOP);
     code.into()
 }
 
 #[test]
 fn a_code_of_more_than_64_kib_has_no_blocks() {
-    for (length, hot) in [(65_500, 1), (65_600, 0)] {
+    for (length, hot) in [(65_536, 1), (65_537, 0)] {
         hot::tests::forget(0);
-        let code = long(length);
-        assert!(code.len() > length - 12 && code.len() <= length);
-        check(&run(code));
+        check(&run(long(length)));
         assert_eq!(hot_codes(), hot, "{length} bytes");
     }
 }
