@@ -8,7 +8,7 @@ use std::{
             Ordering::{Relaxed, SeqCst},
         },
     },
-    thread,
+    thread::{self, ThreadId},
     time::{Duration, Instant},
 };
 
@@ -178,6 +178,40 @@ async fn a_long_run_lets_others_pass() {
             .expect("no panic")
             .expect("the job runs");
         long.await.expect("no panic").expect("the job runs");
+    }
+}
+
+/// A request with these parameters, whose answer is the thread on which it ran.
+struct Located(String);
+
+impl Task for Located {
+    type Answer = ThreadId;
+
+    fn name(&self) -> TaskName {
+        &"test_located"
+    }
+
+    fn target(&self) -> RunTarget {
+        RunTarget::InlineThen(LaneName::Bundle)
+    }
+
+    fn params(&self) -> &str {
+        &self.0
+    }
+
+    fn run(&self, _: &mut Overlay, _: Meter) -> Self::Answer {
+        thread::current().id()
+    }
+}
+
+#[tokio::test]
+async fn a_request_of_many_bytes_runs_inline_if_it_has_few_objects() {
+    let executor = with_workers(1);
+    for (objects, kib, is_inline) in [(17, 8, true), (16, 64, true), (17, 9, false), (1, 65, false)] {
+        let params = "{".repeat(objects) + &"0".repeat((kib << 10) - objects);
+        let ticket = executor.ticket(&ClientShare::new());
+        let ran_on = executor.submit(Located(params), ticket, &LocalState).await.expect("the request runs");
+        assert_eq!(ran_on == thread::current().id(), is_inline, "{objects} objects, {kib} KiB");
     }
 }
 
