@@ -417,6 +417,27 @@ fn a_computation_ends_as_in_revms_own_with_any_gas() {
 }
 
 #[test]
+fn each_order_of_words_before_a_branch_is_as_in_revms_own() {
+    use opcode::*;
+    const STEPS: [u8; 8] = [DUP1, DUP3, SWAP1, SWAP2, SWAP3, POP, NOT, MSIZE];
+    const CONDITIONS: [&[u8]; 10] =
+        [&[], &[ISZERO], &[LT], &[GT], &[EQ], &[AND], &[SLT], &[LT, ISZERO], &[DUP2, EQ], &[EQ, DUP1]];
+    let steps = |number: usize| [STEPS[number % 8], STEPS[number / 8 % 8], STEPS[number / 64]];
+    for words in [[0, 1, 2, 3, 4, 5, 6], [6, 5, 5, 4, 4, 0, 0]] {
+        // The words lie on the stack before the block, and so are no constants.
+        let before = [words.map(|word| [PUSH1, word]).as_flattened(), &[JUMPDEST]].concat();
+        for (number, condition) in (0..8 * 64).flat_map(|number| CONDITIONS.map(|condition| (number, condition))) {
+            let mut code = [&before, &steps(number)[..], condition].concat();
+            let label = code.len() as u8 + 6;
+            code.extend([PUSH1, label, JUMPI, PUSH1, 9, STOP, JUMPDEST, STOP]);
+            hot::tests::forget(0);
+            let run = FrameRun::new(code.into(), SpecId::OSAKA, 1_000);
+            assert_eq!(run.ours(Meter::default()), run.revms(Meter::default()), "{run:?}");
+        }
+    }
+}
+
+#[test]
 fn a_loop_is_stopped_where_revms_own_would_be() {
     let code = assemble(&[Part::Label, Part::Jump { label: 0, far: false, hidden: false, conditional: false }]);
     let run = FrameRun::new(code, SpecId::PRAGUE, u64::MAX);
