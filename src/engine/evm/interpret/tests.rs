@@ -2,7 +2,7 @@
 //!
 //! Each program runs in stretches alone, in blocks from its beginning on, and in blocks after some ticks.
 //!
-//! `PRESIM_FUZZ_PROGRAMS` sets how many programs each of the two searches runs.
+//! `PRESIM_FUZZ_PROGRAMS` sets how many programs each search runs.
 
 #[path = "../../../../benches/world/computations.rs"]
 mod computations;
