@@ -387,7 +387,9 @@ struct Anvil {
 impl Anvil {
     /// Starts anvil on a genesis. Returns `None` if there is no anvil on the machine.
     fn start(genesis: &Path) -> Option<Self> {
-        let installed = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/anvil/node_modules/.bin/anvil");
+        // Not the script in `.bin`, whose end would leave anvil running.
+        const INSTALLED: &str = "tests/anvil/node_modules/@foundry-rs/anvil-linux-amd64/bin/anvil";
+        let installed = Path::new(env!("CARGO_MANIFEST_DIR")).join(INSTALLED);
         let program = match std::env::var_os("PRESIM_ANVIL") {
             Some(program) => PathBuf::from(program),
             None if installed.exists() => installed,
