@@ -1,13 +1,13 @@
 //! The servers of a fleet, implemented by NATS.
 
-use std::{num::NonZeroUsize, time::Duration};
+use std::{error::Error, num::NonZeroUsize, time::Duration};
 
 use async_nats::{
     connection::State,
     jetstream::{
         consumer::{DeliverPolicy, push},
-        context::PublishErrorKind,
-        kv::UpdateErrorKind,
+        context::{PublishError, PublishErrorKind},
+        kv::{UpdateError, UpdateErrorKind},
         message::PublishMessage,
         object_store::{ObjectMetadata, ObjectStore},
         stream::{RawMessageErrorKind, Stream},
@@ -17,11 +17,14 @@ use async_trait::async_trait;
 use base64::{Engine, prelude::BASE64_URL_SAFE};
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, future::join_all, stream::BoxStream};
-use tokio::{io::AsyncReadExt, time::timeout};
+use tokio::{
+    io::AsyncReadExt,
+    time::{Instant, sleep, timeout},
+};
 
 use super::{
     Arrivals, ArrivedPart, Bucket, BucketEntry, FleetError, FleetLink, FleetPort, ImageKey, PartAck, REPLY_TIMEOUT,
-    ShortMessage, StreamEnds, StreamEntry, Topic, headers,
+    REQUEST_TIMEOUT, ShortMessage, StreamEnds, StreamEntry, Topic, headers,
 };
 use crate::ledger::{
     SnapshotId,
@@ -34,6 +37,8 @@ const HEADERS: usize = 1_024;
 const MAX_IMAGE_PART: usize = 128 << 10;
 /// The most time without a part of an image that is read.
 const IMAGE_PART_TIMEOUT: Duration = Duration::from_secs(10);
+/// The pause before a message that no stream has taken is sent again.
+const STREAM_PAUSE: Duration = Duration::from_millis(20);
 
 impl FleetLink {
     async fn image_store(&self) -> Result<ObjectStore, FleetError> {
@@ -160,11 +165,17 @@ impl FleetPort for FleetLink {
         Ok(entry.map(|entry| BucketEntry { value: entry.value, revision: entry.revision }))
     }
 
+    /// A server lists a stream that it creates for another node a moment before the stream takes messages. What nobody has
+    /// taken is therefore sent again, within the time limit of a request.
     async fn update(&self, bucket: Bucket, key: &str, value: Bytes, revision: u64) -> Result<Option<u64>, FleetError> {
-        match self.bucket(bucket).await?.update(key, value, revision).await {
-            Ok(revision) => Ok(Some(revision)),
-            Err(error) if error.kind() == UpdateErrorKind::WrongLastRevision => Ok(None),
-            Err(error) => Err(FleetError::nats("a key of the fleet cannot be written", error)),
+        let (store, last) = (self.bucket(bucket).await?, Instant::now() + REQUEST_TIMEOUT);
+        loop {
+            match store.update(key, value.clone(), revision).await {
+                Ok(revision) => return Ok(Some(revision)),
+                Err(error) if error.kind() == UpdateErrorKind::WrongLastRevision => return Ok(None),
+                Err(error) if has_no_stream(&error) && Instant::now() < last => sleep(STREAM_PAUSE).await,
+                Err(error) => return Err(FleetError::nats("a key of the fleet cannot be written", error)),
+            }
         }
     }
 
@@ -253,4 +264,10 @@ impl FleetPort for FleetLink {
             tracing::debug!(%error, "a reply is not sent");
         }
     }
+}
+
+/// Returns whether no stream has taken the message of an update.
+fn has_no_stream(error: &UpdateError) -> bool {
+    let source = error.source().and_then(|source| source.downcast_ref::<PublishError>());
+    source.is_some_and(|error| error.kind() == PublishErrorKind::StreamNotFound)
 }

@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use async_nats::jetstream::stream::{Config, DiscardPolicy};
+use futures::StreamExt;
 use presim::testing::ledger::SnapshotId;
 
 use super::{
@@ -120,6 +122,44 @@ async fn two_nodes_that_begin_a_fleet_at_once_begin_one_chain() {
         reach(&nodes[1], id).await;
         agree_on(&[&nodes[0], &nodes[1]], id, "/").await;
     }
+}
+
+/// A server lists a stream that it creates before the stream takes messages. Here it takes none until the node has looked
+/// for the fleet's facts twice, so is about to write its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bucket_that_takes_no_message_yet_is_waited_for() {
+    let Some(server) = NatsServer::start() else { return };
+    let url = server.url();
+    let chain = Arc::new(StreamedDevnet::start(&QUICK).await);
+    let client = server.connect().await;
+    let jetstream = async_nats::jetstream::new(client.clone());
+    let bucket = |subject: &str| Config {
+        name: "KV_presim_test".to_owned(),
+        subjects: vec![subject.to_owned()],
+        max_messages_per_subject: 1,
+        discard: DiscardPolicy::New,
+        allow_rollup: true,
+        deny_delete: true,
+        ..Config::default()
+    };
+    jetstream.create_stream(bucket("elsewhere.>")).await.expect("it is created");
+    let mut advisories = client.subscribe("$JS.EVENT.ADVISORY.API").await.expect("it is subscribed");
+    client.flush().await.expect("the server answers");
+    let upstream = chain.clone();
+    let starting = tokio::task::spawn_blocking(move || with_flags(&upstream, "test", &url, &[], TestNode::start));
+    let mut looks = 0;
+    while looks < 2 {
+        let advisory = advisories.next().await.expect("an advisory");
+        let text = String::from_utf8_lossy(&advisory.payload);
+        looks += usize::from(text.contains("$JS.API.STREAM.MSG.GET.KV_presim_test"));
+    }
+    // The node's one round trip, with the facts that nobody takes, is over long before these.
+    for _ in 0..50 {
+        jetstream.get_stream("KV_presim_test").await.expect("the server answers");
+    }
+    jetstream.update_stream(bucket("$KV.presim_test.>")).await.expect("it is changed");
+    let leader = starting.await.expect("it starts");
+    advance(&leader, 2).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
