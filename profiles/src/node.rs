@@ -9,11 +9,12 @@ use std::{
 
 use eyre::{OptionExt, WrapErr, ensure};
 
-/// Builds presim with a Cargo profile, which must keep symbols and line tables. Returns the path of the program.
+/// Builds presim with a Cargo profile, and with line tables, which name inlined functions. Returns the path of the program.
 pub fn build(profile: &str) -> eyre::Result<PathBuf> {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let built = Command::new(cargo)
         .args(["build", "--package", "presim", "--bin", "presim", "--profile", profile])
+        .args(["--config", &format!("profile.{profile}.debug='line-tables-only'")])
         .args(["--message-format", "json-render-diagnostics"])
         .current_dir(crate::WORKSPACE)
         .stderr(Stdio::inherit())
