@@ -37,7 +37,7 @@ const HEADERS: usize = 1_024;
 const MAX_IMAGE_PART: usize = 128 << 10;
 /// The most time without a part of an image that is read.
 const IMAGE_PART_TIMEOUT: Duration = Duration::from_secs(10);
-/// The pause before a message that no stream has taken is sent again.
+/// The pause before a message that no stream has accepted is sent again.
 const STREAM_PAUSE: Duration = Duration::from_millis(20);
 
 impl FleetLink {
@@ -165,8 +165,8 @@ impl FleetPort for FleetLink {
         Ok(entry.map(|entry| BucketEntry { value: entry.value, revision: entry.revision }))
     }
 
-    /// A server lists a stream that it creates for another node a moment before the stream takes messages. What nobody has
-    /// taken is therefore sent again, within the time limit of a request.
+    /// A server lists a stream that it creates for another node a moment before the stream accepts messages. A message that
+    /// no stream has accepted is therefore sent again, within the time limit of a request.
     async fn update(&self, bucket: Bucket, key: &str, value: Bytes, revision: u64) -> Result<Option<u64>, FleetError> {
         let (store, last) = (self.bucket(bucket).await?, Instant::now() + REQUEST_TIMEOUT);
         loop {
@@ -266,7 +266,7 @@ impl FleetPort for FleetLink {
     }
 }
 
-/// Returns whether no stream has taken the message of an update.
+/// Returns whether no stream has accepted the message of an update.
 fn has_no_stream(error: &UpdateError) -> bool {
     let source = error.source().and_then(|source| source.downcast_ref::<PublishError>());
     source.is_some_and(|error| error.kind() == PublishErrorKind::StreamNotFound)

@@ -124,8 +124,8 @@ async fn two_nodes_that_begin_a_fleet_at_once_begin_one_chain() {
     }
 }
 
-/// A server lists a stream that it creates before the stream takes messages. Here it takes none until the node has looked
-/// for the fleet's facts twice, so is about to write its own.
+/// A server lists a stream that it creates before the stream accepts messages. Here the stream accepts none until the node
+/// has read the fleet's facts twice, after which the node writes them.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bucket_that_takes_no_message_yet_is_waited_for() {
     let Some(server) = NatsServer::start() else { return };
@@ -153,7 +153,7 @@ async fn a_bucket_that_takes_no_message_yet_is_waited_for() {
         let text = String::from_utf8_lossy(&advisory.payload);
         looks += usize::from(text.contains("$JS.API.STREAM.MSG.GET.KV_presim_test"));
     }
-    // The node's one round trip, with the facts that nobody takes, is over long before these.
+    // The node's first write, which no stream accepts, fails within one round trip.
     for _ in 0..50 {
         jetstream.get_stream("KV_presim_test").await.expect("the server answers");
     }
